@@ -179,7 +179,7 @@ def test_a_log_of_feedback_is_refused_with_the_command_that_reads_it(
 ) -> None:
     """Its columns of action and reward would be written as losses."""
     source, target = tmp_path / f"shown.{ending}", tmp_path / "log.parquet"
-    text = {"ndjson": '{"action": "a", "reward": 1}\n', "csv": "item_id,click\n1,0\n"}
+    text = {"ndjson": '{"action": "a", "reward": 1}\n', "csv": "action,reward\n1,0\n"}
     source.write_text(text[ending])
     result = run_command(["convert", str(source), str(target)])
     said = str(result.exception) + result.output

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from os import getpid, kill
+from pathlib import Path
+from signal import SIGKILL
+from typing import Any
 
 import numpy as np
 import pytest
+from distributed import LocalCluster
 from numpy.typing import NDArray
 
 import streamdp as sd
@@ -17,12 +21,16 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import Key
 from streamdp.core.grid import UNIT, quantise
 from streamdp.core.segments import Grouped
+from streamdp.lab.logs import ReadOptions, open_log
+from streamdp.lab.logs.converting import convert
+from streamdp.lab.logs.log import FileLog, LogPart, Portion
 from streamdp.lab.replay.cells import RUNNING, Cell, parse_candidates, parse_epsilons
 from streamdp.lab.replay.curves import Curves, baselines, curves
 from streamdp.lab.replay.cuts import Bench
 from streamdp.lab.replay.replaying import Question, replay_log
 from streamdp.lab.replay.running import follow
-from streamdp.lab.replay.summing import Chunk, Folded, StretchSums, Summed, sum_log
+from streamdp.lab.replay.summing import StretchSums, Summed, sum_log
+from streamdp.lab.workers import IN_PROCESS, Pool, workers_of
 from tests.support.replayed import (
     EVERYONE,
     FIRST,
@@ -165,24 +173,116 @@ def test_are_questions_that_cannot_be_asked_refused() -> None:
         replay_log(Pieces(np.zeros((0, 4), np.float32)), QUESTION)
 
 
-def test_chunks_may_be_folded_in_any_order_and_in_other_processes() -> None:
-    """A fold is a function of a chunk and of where its keys begin; sums are added in log order."""
-    log, asked = made_up(900, seed=8, keys=6), cells()
-    plans = plan_of(asked, log.slots), redrawn(asked)
+@dataclass(frozen=True, slots=True)
+class _Fatal:
+    """A part that kills the first process that reads its losses."""
 
-    def last_first(work: Callable[[Chunk], Folded], chunks: Iterable[Chunk]) -> Iterable[Folded]:
-        return reversed([work(chunk) for chunk in reversed(list(chunks))])
+    part: LogPart
+    mark: Path
 
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        results = [
-            sum_log(log, BENCH, plans[0], resampling=plans[1], mapped=mapped)
-            for mapped in (map, last_first, pool.map)
-        ]
-    for other in results[1:]:
+    def portions(self) -> Iterator[Portion]:
+        if not self.mark.exists():
+            self.mark.touch()
+            kill(getpid(), SIGKILL)
+        yield from self.part.portions()
+
+    def keyed(self) -> Iterator[Portion]:
+        yield from self.part.keyed()
+
+
+class _LastFirst:
+    apart = True
+
+    def map(self, work: Callable[[Any], Any], parts: Iterable[Any]) -> Iterator[Any]:
+        yield from reversed([work(part) for part in reversed(list(parts))])
+
+
+def _in_parts(folder: Path, made: Pieces) -> tuple[FileLog, FileLog]:
+    """A log of many parts, and the same log with a part that kills the first who reads it."""
+    convert(Pieces(made.losses, made.keys, made.partitions, step=70), folder / "log.parquet")
+    log = open_log(folder / "log.parquet", ReadOptions(on_bad="null"))
+    assert isinstance(log, FileLog)
+    assert len(log.parts) > 4
+    parts: list[LogPart] = list(log.parts)
+    parts[2] = _Fatal(parts[2], folder / "killed")
+    return log, replace(log, parts=tuple(parts))
+
+
+def _summed_alike(first: Summed, *others: Summed) -> None:
+    for other in others:
         for ours, theirs in zip(
-            (results[0].sums, *results[0].resampled), (other.sums, *other.resampled), strict=True
+            (first.sums, *first.resampled), (other.sums, *other.resampled), strict=True
         ):
             np.testing.assert_array_equal(ours.codes, theirs.codes)
-            np.testing.assert_array_equal(ours.sums, theirs.sums)
-        assert (other.nulls, other.clipped) == (results[0].nulls, results[0].clipped)
-        np.testing.assert_array_equal(results[0].slots, other.slots)
+            np.testing.assert_array_equal(ours.sums[ours.order], theirs.sums[theirs.order])
+        np.testing.assert_array_equal(first.slots, other.slots)
+        assert (first.rows.keys, first.nulls) == (other.rows.keys, other.nulls)
+        every = np.arange(len(first.slots))
+        np.testing.assert_array_equal(first.rows.tags(every), other.rows.tags(every))
+
+
+def test_parts_are_folded_in_any_order_by_other_processes_and_again_where_one_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fold is a function of a part and of where its keys begin; sums are added in log order."""
+    monkeypatch.setattr("streamdp.lab.logs.table._PART_BYTES", 1 << 12)
+    monkeypatch.setattr("streamdp.lab.logs.table._PORTION_ROWS", 50)
+    made, asked = made_up(900, seed=8, keys=6), cells()
+    log, fatal = _in_parts(tmp_path, made)
+    plans, pool = (plan_of(asked, log.slots), redrawn(asked)), Pool.of_processes(2)
+    try:
+        _summed_alike(
+            *(
+                sum_log(source, BENCH, plans[0], resampling=plans[1], workers=workers)
+                for source, workers in (
+                    (made, IN_PROCESS),
+                    (log, IN_PROCESS),
+                    (log, _LastFirst()),
+                    (fatal, pool),
+                    (made, pool),
+                )
+            )
+        )
+    finally:
+        pool.close()
+    assert (tmp_path / "killed").exists()
+
+
+@pytest.mark.slow
+def test_a_cluster_of_four_processes_says_the_same_though_one_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamdp.lab.logs.table._PART_BYTES", 1 << 12)
+    asked = cells(EVERYONE[:2])
+    log, fatal = _in_parts(tmp_path, made_up(900, seed=8, keys=6))
+    options = {"n_workers": 4, "threads_per_worker": 1, "dashboard_address": None}
+    with (
+        LocalCluster(**options) as cluster,
+        workers_of(f"dask:{cluster.scheduler_address}", 0) as workers,
+    ):
+        theirs = sum_log(fatal, BENCH, plan_of(asked, log.slots), workers=workers)
+    _summed_alike(summed(log, asked, BENCH), theirs)
+    assert (tmp_path / "killed").exists()
+
+
+@pytest.mark.parametrize(
+    "text", ["pools", "pool:0", "pool:", "dask:", "process:2", "dask:tcp://localhost:1"]
+)
+def test_an_executor_that_is_none_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamdp.lab.workers._CONNECTED", 0.2)
+    with pytest.raises(InvalidConfig, match="--executor"), workers_of(text, 0):
+        pass
+
+
+def test_a_part_at_which_workers_are_lost_again_and_again_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("streamdp.lab.workers._LOSSES", 2)
+    pool = Pool.of_processes(1)
+    with pytest.raises(InvalidConfig, match="rows 5 to 9: workers are lost; expected"):
+        list(pool.map(_killed, ["rows 5 to 9"]))
+    pool.close()
+
+
+def _killed(part: str) -> None:
+    kill(getpid(), SIGKILL)

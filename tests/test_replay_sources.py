@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.ipc
 import pyarrow.parquet as pq
 import pytest
@@ -71,8 +72,32 @@ def test_a_log_is_the_same_in_portions_of_any_size(
     monkeypatch.setattr("streamdp.lab.logs.arrays.PORTION_BYTES", 300 * 16)
     monkeypatch.setattr("streamdp.lab.logs.table._PORTION_ROWS", 300)
     monkeypatch.setattr("streamdp.lab.logs.lines._LINES", 300)
+    log = open_log(tmp_path / f"log{ending}")
     assert len(list(log.portions())) == 4
     assert logged(log) == whole == logged(made)
+
+
+def test_files_of_a_pattern_are_one_log(tmp_path: Path) -> None:
+    """On this machine and where pyarrow's file systems lead; rows are numbered across files."""
+    made = made_up(900, seed=5, keys=3)
+    rows = logged(made)
+    for day, part in enumerate((slice(0, 400), slice(400, 900))):
+        table = pa.table(
+            {"losses": [*made.losses[part].tolist()], "key": [row[1] for row in rows[part]]}
+        )
+        pq.write_table(table, tmp_path / f"day{day}.parquet", row_group_size=150)
+        named = pa.table({name: made.losses[part, at] for at, name in enumerate("abcd")})
+        pyarrow.csv.write_csv(named, tmp_path / f"day{day}.csv")
+    one = [(losses, key, at, 0) for at, (losses, key, _, _) in enumerate(rows)]
+    for address in (str(tmp_path), f"file://{tmp_path}"):
+        log = open_log(f"{address}/day*.parquet")
+        assert (logged(log), log.slots) == (one, 900)
+    log = open_log(tmp_path / "day?.csv")
+    assert log.actions == ("a", "b", "c", "d")
+    assert logged(log) == [(losses, None, at, 0) for losses, _, at, _ in one]
+    pq.write_table(pa.table({"a": [0.5], "b": [0.5]}), tmp_path / "day2.parquet")
+    with pytest.raises(InvalidConfig, match=r"day2\.parquet: another log; expected the columns"):
+        open_log(tmp_path / "day*.parquet")
 
 
 def test_columns_of_numbers_are_actions(tmp_path: Path) -> None:
@@ -166,7 +191,7 @@ def _corrupt(path: Path) -> None:
 
 
 MISTAKES: dict[str, tuple[str, Callable[[Path], None], str]] = {
-    "no such kind": ("log.csv", _text("x"), r"log\.csv: unknown kind of log; expected \.ndjson"),
+    "no such kind": ("log.txt", _text("x"), r"log\.txt: unknown kind of log; expected \.ndjson"),
     "empty lines": ("log.ndjson", _text(""), r"log\.ndjson: empty; expected one event a line"),
     "no losses": ("log.ndjson", _text("x\n"), r"log\.ndjson: no losses; expected lines with"),
     "mixed K": (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import fields
 
 from msgspec import UNSET
 
@@ -54,7 +55,7 @@ def stream(number: int, learner: sd.Leader, *, app: str, input: str) -> StreamSp
         randomness=sd.SeededRandomness(SEED),
     )
     return StreamSpec(
-        **{name: getattr(made, name) for name in StreamSpec.__dataclass_fields__}
+        **{field.name: getattr(made, field.name) for field in fields(StreamSpec)}
         | {"topics": StreamTopics(app, f"s{number}", input)}
     )
 

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import streamdp as sd
-from streamdp.core.events import Key
+from streamdp.core.events import Key, numbered
 from streamdp.lab.logs.chunks import chunks
-from streamdp.lab.logs.log import Columns, Log, Portion, portions_of
+from streamdp.lab.logs.log import Columns, Log, LogPart, Portion, portions_of
 from streamdp.lab.replay.cells import (
     Cell,
     cells_of,
@@ -53,6 +53,7 @@ class Pieces:
     step: int = 577
     name: str = "pieces"
     actions: tuple[str, ...] = ACTIONS
+    parts: tuple[LogPart, ...] = ()
 
     @property
     def slots(self) -> int:
@@ -62,11 +63,12 @@ class Pieces:
         for first in range(0, len(self.losses), self.step):
             part = slice(first, min(first + self.step, len(self.losses)))
             columns = Columns(
-                None if self.keys is None else self.keys[part],
+                None if self.keys is None else numbered(self.keys[part]),
                 None,
                 None if self.partitions is None else self.partitions[part],
             )
-            yield from portions_of(self.losses[part], columns, first=first)
+            rows = range(first, part.stop)
+            yield from portions_of({"losses": self.losses[part]}, columns, rows)
 
 
 def made_up(slots: int, *, seed: int, keys: int = 1) -> Pieces:

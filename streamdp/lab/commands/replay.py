@@ -111,6 +111,15 @@ StreamOption = Annotated[
 ]
 
 
+ExecutorOption = Annotated[
+    str,
+    typer.Option(
+        help="Who reads the log: process (this one), pool or pool:PROCESSES (of this machine),"
+        " dask:ADDRESS (a cluster), or auto: a pool for long logs. No answer depends on it."
+    ),
+]
+
+
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command("replay")(replay)
@@ -154,6 +163,7 @@ def replay(
     header: HeaderOption = "streamdp-action",
     played: PlayedOption = "header",
     contexts: ContextOption = None,
+    executor: ExecutorOption = "auto",
 ) -> None:
     """Replay a log with a grid of learners, budgets and seeds. NOT PRIVATE.
 
@@ -183,7 +193,7 @@ def replay(
     which = seeds_of(usual.seeds if seeds is None else seeds, first=first_seed)
     if kind == "losses":
         question = Question(parse_candidates(texts), budgets, which, stream, epoch)
-        answer = _of_losses(log, question, how)
+        answer = _of_losses(log, question, how, executor)
     else:
         names = tuple(text.strip() for text in texts.split(",") if text.strip())
         incomplete: Literal["refuse", "leave out"] = "leave out" if on_bad == "null" else "refuse"
@@ -204,17 +214,19 @@ class Answer:
     show: Callable[[], None]
 
 
-def _of_losses(log: str, asked: Question, how: ReadOptions) -> Answer:
+def _of_losses(log: str, asked: Question, how: ReadOptions, executor: str) -> Answer:
     from streamdp.lab.commands._progress import watching
     from streamdp.lab.logs import open_log
     from streamdp.lab.replay.replaying import costs, replay_log
     from streamdp.lab.replay.reported import as_json
+    from streamdp.lab.workers import workers_of
 
     source = open_log(log, how)
+    size = source.slots * len(source.actions) if len(source.parts) > 1 else 0
     for cost in costs(source, asked):
         typer.echo(f"cost: {cost}", err=True)
-    with watching() as watch:
-        replay = replay_log(source, asked, watch=watch)
+    with watching() as watch, workers_of(executor, size) as workers:
+        replay = replay_log(source, asked, watch=watch, workers=workers)
     return Answer(lambda: as_json(replay), lambda: _print(replay))
 
 
@@ -249,7 +261,7 @@ def _check_of_use(
 ) -> None:
     """Refuse options that change nothing in this kind of replay."""
     from streamdp.lab.commands._of_use import refuse_useless
-    from streamdp.lab.logs.sending import is_topic
+    from streamdp.lab.logs import is_topic
 
     feedback, topic = observes == "feedback", is_topic(log) and not Path(log).exists()
     shown = "--observes feedback"

@@ -1,6 +1,7 @@
 """Sources of logs: files by their endings, topics by the name of a transport.
 
-    log.ndjson  log.jsonl  log.parquet  log.arrow  log.feather  log.npy  log.npz
+    log.ndjson  log.jsonl  log.parquet  log.arrow  log.feather  log.csv  log.npy  log.npz
+    days/*.parquet  s3://bucket/days/*.parquet
     sqlite:home.db#clicks      the input topic `clicks` of the embedded log
     kafka:localhost:9092#clicks
 
@@ -10,26 +11,18 @@ error in a file is one line that names the file, the row or column, and what was
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from streamdp.core.errors import InvalidConfig
 from streamdp.lab.logs.log import Log, OnBad
 
-ENDINGS: Mapping[str, str] = {
-    ".ndjson": "lines",
-    ".jsonl": "lines",
-    ".npy": "arrays",
-    ".npz": "arrays",
-    ".parquet": "table",
-    ".arrow": "table",
-    ".feather": "table",
-    ".ipc": "table",
-}
-"""The module that reads each file ending; each has a function `open_file`."""
+LINES = (".ndjson", ".jsonl")
+ARRAYS = (".npy", ".npz")
+TABLES = (".parquet", ".arrow", ".feather", ".ipc", ".csv")
+"""The files that pyarrow reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,27 +43,63 @@ class ReadOptions:
 
 
 def open_log(source: str | Path, reading: ReadOptions | None = None) -> Log:
-    """The log at a path or a topic's address."""
-    how = reading or ReadOptions()
-    text = str(source)
-    technology, colon, address = text.partition(":")
-    if colon and technology.isidentifier() and not Path(text).exists():
+    """The log at a path, in all files that a pattern names, or at a topic's address."""
+    how, text = reading or ReadOptions(), str(source)
+    if is_topic(text) and not Path(text).exists():
         from streamdp.lab.logs.topics import open_topic
 
-        return open_topic(technology, address, how)
-    path = Path(source)
-    module = ENDINGS.get(path.suffix.lower())
-    if module is None:
-        raise InvalidConfig(
-            text, "unknown kind of log", expected=_kinds(), got=path.suffix or "no ending"
-        )
-    if not path.is_file():
-        raise InvalidConfig(text, "cannot be read", expected="a file", got="none there")
-    if module == "table":
+        return open_topic(text, how)
+    files = files_of(text)
+    kind = PurePath(files[0]).suffix.lower()
+    if kind in TABLES:
+        from streamdp.lab.logs import table
+
+        return table.open_files(files, how, name=text)
+    if kind in LINES:
+        from streamdp.lab.logs import lines
+
+        return lines.open_files([Path(file) for file in files], how, name=text)
+    from streamdp.lab.logs import arrays
+
+    if len(files) > 1:
+        raise InvalidConfig(text, "several files", expected="one .npy or .npz", got=len(files))
+    return arrays.open_file(Path(files[0]), how)
+
+
+def files_of(text: str) -> list[str]:
+    """The files of a log: one, or all of one kind that a pattern names, in their order."""
+    kind = PurePath(text).suffix.lower()
+    if kind not in (*LINES, *TABLES, *ARRAYS):
+        expected = ", ".join((*LINES, *TABLES, *ARRAYS)) + " or transport:address#topic"
+        raise InvalidConfig(text, "unknown kind of log", expected=expected, got=kind or "no ending")
+    if kind in TABLES:
         need_pyarrow(text)
-    reader: Callable[[Path, ReadOptions], Log] = import_module(f"{__name__}.{module}").open_file
-    log: Log = reader(path, how)
-    return log
+    if "://" in text:
+        if kind != ".parquet":
+            expected = "Parquet: other files are read from this machine"
+            raise InvalidConfig(text, "cannot be read", expected=expected, got=kind)
+        from streamdp.lab.logs.table import matching
+
+        files = matching(text) if set(text) & set("*?") else [text]
+    elif Path(text).is_file():
+        files = [text]
+    else:
+        place = Path(text)
+        wanted = place.relative_to(place.anchor)
+        files = sorted(str(file) for file in Path(place.anchor).glob(str(wanted)))
+    if not files:
+        raise InvalidConfig(text, "cannot be read", expected="a file", got="none there")
+    return files
+
+
+def is_topic(text: str) -> bool:
+    """Whether a text is a topic's address, not a file.
+
+    >>> is_topic("sqlite:home.db#clicks"), is_topic("log.parquet"), is_topic("s3://a/b.parquet")
+    (True, False, False)
+    """
+    technology, colon, address = text.partition(":")
+    return bool(colon) and technology.isidentifier() and not address.startswith("//")
 
 
 def need_pyarrow(where: str) -> None:
@@ -78,7 +107,3 @@ def need_pyarrow(where: str) -> None:
     if find_spec("pyarrow") is None:
         expected = "the extra `replay` (in a checkout: make tools)"
         raise InvalidConfig(where, "needs pyarrow", expected=expected, got="no pyarrow")
-
-
-def _kinds() -> str:
-    return ", ".join(ENDINGS) + " or transport:address#topic"

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from streamdp.core.events import Key
+from streamdp.core.events import Key, numbered
 from streamdp.lab.logs import ReadOptions
 from streamdp.lab.logs.log import (
     PORTION_BYTES,
@@ -36,6 +36,7 @@ from streamdp.lab.logs.log import (
     from_zero,
     named_actions,
     numbered_actions,
+    portions_of,
     portions_of_numbers,
     wrong,
 )
@@ -78,23 +79,39 @@ def _open_array(path: Path, how: ReadOptions) -> Log:
     if size < needed:
         raise wrong(where, "cut short", expected=f"{needed} bytes", got=size)
     actions = named_actions(how.actions, numbered_actions(header.columns), where=where)
+    parts = tuple(
+        _Rows(path, header, range(first, min(first + header.portion, header.rows)), how.on_bad)
+        for first in range(0, header.rows, header.portion)
+    )
+    return FileLog(where, actions, header.rows, parts)
 
-    def read() -> Iterator[Portion]:
-        return portions_of_numbers(_mapped_rows(path, header), how.on_bad, where=where)
 
-    return FileLog(where, actions, header.rows, read)
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Some rows of a .npy."""
 
+    path: Path
+    header: _Header
+    rows: range
+    on_bad: OnBad
 
-def _mapped_rows(path: Path, header: _Header) -> Iterator[tuple[NDArray[Any], Columns]]:
-    """Views of the mapped file; its pages are released after each."""
-    with path.open("rb") as file:
-        pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    count = header.rows * header.columns
-    rows: NDArray[Any] = np.frombuffer(pages, header.dtype, count=count, offset=header.begin)
-    table = rows.reshape(header.rows, header.columns)
-    for first in range(0, header.rows, header.portion):
-        yield table[first : first + header.portion], Columns()
-        pages.madvise(mmap.MADV_DONTNEED)
+    def portions(self) -> Iterator[Portion]:
+        """A view of the mapped file, whose pages are released behind it."""
+        header, rows = self.header, self.rows
+        begin = header.begin + rows.start * header.row_bytes
+        page = begin - begin % mmap.ALLOCATIONGRANULARITY
+        size = begin - page + len(rows) * header.row_bytes
+        with self.path.open("rb") as file:
+            pages = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ, offset=page)
+        table: NDArray[Any] = np.frombuffer(
+            pages, header.dtype, count=len(rows) * header.columns, offset=begin - page
+        ).reshape(len(rows), header.columns)
+        read = [(table, Columns())]
+        yield from portions_of_numbers(read, self.on_bad, where=str(self.path), first=rows.start)
+
+    def keyed(self) -> Iterator[Portion]:
+        """The rows without losses."""
+        yield from portions_of({}, Columns(), self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +125,13 @@ class _Archive:
 
     def portions(self) -> Iterator[Portion]:
         """The rows, as they are read from the archive."""
-        return portions_of_numbers(self._parts(), self.on_bad, where=str(self.path))
+        return portions_of_numbers(self._parts(), self.on_bad, where=str(self.path), first=0)
+
+    def keyed(self) -> Iterator[Portion]:
+        """The rows without losses."""
+        for first in range(0, self.header.rows, self.header.portion):
+            rows = range(first, min(first + self.header.portion, self.header.rows))
+            yield from portions_of({}, self._columns(slice(rows.start, rows.stop)), rows)
 
     def _parts(self) -> Iterator[tuple[NDArray[Any], Columns]]:
         header = self.header
@@ -129,7 +152,7 @@ class _Archive:
             self.beside[name][rows] if name in self.beside else None
             for name in ("keys", "offsets", "partitions")
         )
-        named = None if keys is None else [as_key(key) for key in keys.tolist()]
+        named = None if keys is None else numbered([as_key(key) for key in keys.tolist()])
         return Columns(named, offsets, partitions)
 
 
@@ -189,4 +212,4 @@ def _open_archive(path: Path, how: ReadOptions) -> Log:
         beside[name] = from_zero(beside[name], where=f"{where}: {name}")
     names = named_actions(how.actions, actions or numbered_actions(header.columns), where=where)
     archived = _Archive(path, header, beside, how.on_bad)
-    return FileLog(where, names, header.rows, archived.portions)
+    return FileLog(where, names, header.rows, (archived,))

@@ -12,7 +12,7 @@ fields are ignored.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.events import numbered
 from streamdp.lab.logs import ReadOptions
 from streamdp.lab.logs.clipping import decoded
 from streamdp.lab.logs.log import (
@@ -38,7 +39,7 @@ from streamdp.lab.logs.log import (
 from streamdp.wire.json_format import JsonFormat
 
 _LINES = 1 << 13  # a portion
-_BLOCK = 1 << 22  # bytes, for counting lines
+_BLOCK = 1 << 24  # bytes of a part, about
 
 
 class _Beside(msgspec.Struct, gc=False):
@@ -60,52 +61,88 @@ _raw = msgspec.json.Decoder(_Losses)
 
 
 @dataclass(frozen=True, slots=True)
-class _Lines:
-    """The events of a file."""
+class Lines:
+    """Consecutive lines of a file."""
 
     path: Path
-    format: JsonFormat
-    on_bad: OnBad
+    begin: int  # of its bytes
+    lines: int
+    line: int  # how many lines are before it
+    row: int  # how many events are before it
+    events: int
 
-    @property
-    def actions(self) -> tuple[str, ...]:
-        return self.format.actions
-
-    def portions(self) -> Iterator[Portion]:
-        """The events, some thousands at a time."""
-        row, line = 0, 0
+    def read(self) -> Iterator[tuple[list[bytes], list[int], range]]:
+        """Some thousands of events at a time: texts, line numbers from 1, numbers as rows."""
+        row, line, end = self.row, self.line, self.line + self.lines
         with self.path.open("rb") as file:
-            while lines := list(islice(file, _LINES)):
+            file.seek(self.begin)
+            while lines := list(islice(file, min(_LINES, end - line))):
                 events = [text for text in lines if not text.isspace()]
                 numbers = [line + at for at, text in enumerate(lines, 1) if not text.isspace()]
                 line += len(lines)
-                if not events:
-                    continue
-                losses, clipped = self._losses(events, numbers)
-                columns = self._columns(events, numbers)
-                yield from portions_of(losses, columns, first=row, clipped=clipped)
+                if events:
+                    yield events, numbers, range(row, row + len(events))
                 row += len(events)
 
-    def _losses(self, events: list[bytes], numbers: list[int]) -> tuple[NDArray[np.float32], int]:
+
+def lines_of(path: Path, *, first: int = 0) -> Iterator[Lines]:
+    """The lines of a file in parts, whose rows are numbered from `first` on."""
+    begin = line = row = 0
+    with path.open("rb") as file:
+        while lines := file.readlines(_BLOCK):
+            events = sum(not text.isspace() for text in lines)
+            yield Lines(path, begin, len(lines), line, first + row, events)
+            begin, line, row = begin + sum(map(len, lines)), line + len(lines), row + events
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Lines with losses."""
+
+    lines: Lines
+    actions: tuple[str, ...]
+    layout: Any
+    on_bad: OnBad
+
+    @property
+    def path(self) -> Path:
+        return self.lines.path
+
+    def portions(self) -> Iterator[Portion]:
+        """The events, some thousands at a time."""
+        format_ = JsonFormat(actions=self.actions, layout=self.layout)
+        for events, numbers, rows in self.lines.read():
+            losses, clipped = self._losses(format_, events, numbers)
+            columns = self._columns(events, numbers)
+            yield from portions_of({"losses": losses}, columns, rows, clipped=clipped)
+
+    def keyed(self) -> Iterator[Portion]:
+        """The events without losses."""
+        for events, numbers, rows in self.lines.read():
+            yield from portions_of({}, self._columns(events, numbers), rows)
+
+    def _losses(
+        self, format_: JsonFormat, events: list[bytes], numbers: list[int]
+    ) -> tuple[NDArray[np.float32], int]:
         """The rows, and how many of them were clipped."""
-        decoding, clipped = decoded(self.format, events)
+        decoding, clipped = decoded(format_, events)
         losses = decoding.content["losses"]
         if self.on_bad == "refuse":
             for at in np.flatnonzero(np.isnan(losses[:, 0])).tolist():
-                self._explain(events[at], numbers[at])
-            if self.format.layout == "mapping":
+                self._explain(format_, events[at], numbers[at])
+            if self.layout == "mapping":
                 self._check_names(events, numbers)
         return losses, clipped
 
-    def _explain(self, event: bytes, number: int) -> None:
+    def _explain(self, format_: JsonFormat, event: bytes, number: int) -> None:
         try:
             if bytes(_raw.decode(event).losses) == b"null":
                 return
         except msgspec.MsgspecError:
             pass
         where = f"{self.path}: line {number}"
-        why = self.format.explain(event) or "no finite numbers"
-        shape = "list" if self.format.layout == "list" else "mapping"
+        why = format_.explain(event) or "no finite numbers"
+        shape = "list" if self.layout == "list" else "mapping"
         expected = f'{{"losses": {shape} of {len(self.actions)} numbers}}'
         raise wrong(where, "unusable", expected=expected, got=why)
 
@@ -134,7 +171,9 @@ class _Lines:
                 members.append(_Beside())
         keyed = any(member.key is not None for member in members)
         return Columns(
-            [None if m.key is None else m.key.encode() for m in members] if keyed else None,
+            numbered([None if m.key is None else m.key.encode() for m in members])
+            if keyed
+            else None,
             self._whole("offset", [member.offset for member in members], numbers),
             self._whole("partition", [member.partition for member in members], numbers),
         )
@@ -153,19 +192,23 @@ class _Lines:
         return np.array(values, dtype=np.int64)
 
 
-def open_file(path: Path, how: ReadOptions) -> Log:
-    """The log in a file of JSON lines."""
-    slots = _count_lines(path)
-    if not slots:
-        raise wrong(str(path), "empty", expected="one event a line", got="no lines")
-    names, layout = _first_losses(path, how)
-    lines = _Lines(path, JsonFormat(actions=names, layout=layout), how.on_bad)
-    return FileLog(str(path), names, slots, lines.portions)
+def open_files(paths: Sequence[Path], how: ReadOptions, *, name: str) -> Log:
+    """The log in files of JSON lines, one behind the other."""
+    parts: list[Lines] = []
+    for path in paths:
+        parts += lines_of(path, first=sum(part.events for part in parts))
+    if not parts:
+        raise wrong(name, "empty", expected="one event a line", got="no lines")
+    names, layout = _first_losses(paths, how, name)
+    read = tuple(_Part(lines, names, layout, how.on_bad) for lines in parts)
+    return FileLog(name, names, sum(part.events for part in parts), read)
 
 
-def _first_losses(path: Path, how: ReadOptions) -> tuple[tuple[str, ...], Any]:
-    with path.open("rb") as file:
-        for number, text in enumerate(file, 1):
+def _first_losses(
+    paths: Sequence[Path], how: ReadOptions, name: str
+) -> tuple[tuple[str, ...], Any]:
+    for path in paths:
+        for number, text in _numbered_lines(path):
             given = None if text.isspace() else _given(text)
             if given is None:
                 continue
@@ -185,7 +228,12 @@ def _first_losses(path: Path, how: ReadOptions) -> tuple[tuple[str, ...], Any]:
                 where = f"{path}: line {number}: losses"
                 raise wrong(where, "too few", expected="2 or more numbers", got=len(names))
             return names, layout
-    raise wrong(str(path), "no losses", expected='lines with "losses"', got="none")
+    raise wrong(name, "no losses", expected='lines with "losses"', got="none")
+
+
+def _numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    with path.open("rb") as file:
+        yield from enumerate(file, 1)
 
 
 def _given(text: bytes) -> Any:
@@ -194,12 +242,3 @@ def _given(text: bytes) -> Any:
     except (msgspec.MsgspecError, UnicodeError):
         return None
     return event.get("losses") if isinstance(event, dict) else None
-
-
-def _count_lines(path: Path) -> int:
-    count, last = 0, b"\n"
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            count += block.count(b"\n")
-            last = block[-1:]
-    return count + (last != b"\n")

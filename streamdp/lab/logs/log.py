@@ -10,19 +10,26 @@ infinity is a null loss. A portion says how many of its rows were clipped while 
 float32 rows may still hold such numbers, which the pass clips and counts itself.
 
 The losses of a portion may be a view of a mapped file: use them, do not keep them.
+
+A log that is kept in files is in parts: row groups, or as many lines or rows. A part says where its
+rows are and what their numbers are, so that any process which finds the file can read it. Where
+parts begin follows from the files alone, whoever reads them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Ints
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.events import Batch, Key
+from streamdp.core.events import Batch, Content, Key, numbered
+from streamdp.core.segments import Grouped, group
 from streamdp.lab.logs.clipping import narrowed
 
 OnBad = Literal["refuse", "null"]
@@ -32,7 +39,7 @@ PORTION_BYTES = 1 << 25
 """About the bytes of losses in a portion: large enough that its overhead does not show."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Portion:
     """Consecutive slots of one partition."""
 
@@ -47,6 +54,36 @@ class Portion:
     def __repr__(self) -> str:
         """Show the size, never the content."""
         return f"Portion({self.partition}, {self.batch!r})"
+
+    @cached_property
+    def grouped(self) -> Grouped:
+        """Its slots by key."""
+        return group(self.batch.index, len(self.batch.keys))
+
+
+class LogPart(Protocol):
+    """Consecutive rows of a log that are read by themselves, maybe in another process."""
+
+    def portions(self) -> Iterator[Portion]:
+        """Its slots."""
+        ...
+
+    def keyed(self) -> Iterator[Portion]:
+        """The same portions of slots, without what the slots hold."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A part that is in memory."""
+
+    portion: Portion
+
+    def portions(self) -> Iterator[Portion]:
+        """Its slots."""
+        yield self.portion
+
+    keyed = portions
 
 
 class Log(Protocol):
@@ -67,6 +104,11 @@ class Log(Protocol):
         """The number of slots, or an upper bound: for progress, horizons and costs."""
         ...
 
+    @property
+    def parts(self) -> Sequence[LogPart]:
+        """The same slots in parts that any process can read; none where only this one can."""
+        ...
+
     def portions(self) -> Iterator[Portion]:
         """All slots; a log can be read as often as is asked."""
         ...
@@ -74,71 +116,53 @@ class Log(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FileLog:
-    """A log in a file; `read` begins to read it, portion by portion."""
+    """A log in files."""
 
     name: str
     actions: tuple[str, ...]
     slots: int
-    read: Callable[[], Iterator[Portion]]
+    parts: tuple[LogPart, ...]
 
     def portions(self) -> Iterator[Portion]:
         """The rows, read anew."""
-        return self.read()
+        for part in self.parts:
+            yield from part.portions()
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
     """The columns of a file beside the losses; None: the default."""
 
-    keys: Sequence[Key] | None = None
-    offsets: NDArray[np.int64] | None = None
-    partitions: NDArray[np.int64] | None = None
-
-
-def batch_of(
-    losses: NDArray[np.float32],
-    *,
-    first: int,
-    keys: Sequence[Key] | None = None,
-    offsets: NDArray[np.int64] | None = None,
-) -> Batch:
-    """A batch of rows whose numbers start at `first`."""
-    n = len(losses)
-    if offsets is None:
-        offsets = np.arange(first, first + n, dtype=np.int64)
-    if keys is None:
-        return Batch([None], np.zeros(n, dtype=np.int64), offsets, {"losses": losses})
-    places: dict[Key, int] = {}
-    index = np.fromiter((places.setdefault(key, len(places)) for key in keys), np.int64, n)
-    return Batch(list(places), index, offsets, {"losses": losses})
+    keys: tuple[Sequence[Key], Ints] | None = None  # different keys, and each row's number in them
+    offsets: Ints | None = None
+    partitions: Ints | None = None
 
 
 def portions_of(
-    losses: NDArray[np.float32], columns: Columns, *, first: int, clipped: int = 0
+    content: Content, columns: Columns, rows: range, *, clipped: int = 0
 ) -> Iterator[Portion]:
-    """Rows as portions, one for each run of rows of one partition.
+    """Rows of these numbers as portions, one for each run of rows of one partition.
 
     The first portion has the number of clipped rows.
     """
-    n = len(losses)
+    n = len(rows)
+    keys, index = columns.keys or ([None], np.zeros(n, dtype=np.int64))
+    offsets = np.arange(rows.start, rows.stop) if columns.offsets is None else columns.offsets
     where = np.zeros(n, dtype=np.int64) if columns.partitions is None else columns.partitions
     starts = np.flatnonzero(np.diff(where, prepend=-1)).tolist()
     for begin, end in zip(starts, [*starts[1:], n], strict=False):
         part = slice(begin, end)
-        batch = batch_of(
-            losses[part],
-            first=first + begin,
-            keys=None if columns.keys is None else columns.keys[part],
-            offsets=None if columns.offsets is None else columns.offsets[part],
-        )
+        named = (keys, index)
+        if len(starts) > 1:
+            named = numbered([keys[at] for at in index[part].tolist()])
+        batch = Batch(*named, offsets[part], {name: of[part] for name, of in content.items()})
         yield Portion(int(where[begin]), batch, 0 if begin else clipped)
 
 
 def portions_of_numbers(
-    tables: Iterable[tuple[NDArray[Any], Columns]], on_bad: OnBad, *, where: str
+    tables: Iterable[tuple[NDArray[Any], Columns]], on_bad: OnBad, *, where: str, first: int
 ) -> Iterator[Portion]:
     """Rows of any numbers as portions: checked, and clipped where they are wider than float32."""
-    first = 0
     for losses, columns in tables:
         rows = range(first, first + len(losses))
         check_usable(losses, on_bad, where=where, rows=rows)
@@ -146,7 +170,7 @@ def portions_of_numbers(
             narrow, clipped = cast("NDArray[np.float32]", losses), 0
         else:
             narrow, clipped = narrowed(losses, actions=losses.shape[1])
-        yield from portions_of(narrow, columns, first=first, clipped=clipped)
+        yield from portions_of({"losses": narrow}, columns, rows, clipped=clipped)
         first = rows.stop
 
 
@@ -230,6 +254,8 @@ class ArrayLog:
     actions: tuple[str, ...]
     losses: NDArray[np.float32]
 
+    parts: tuple[LogPart, ...] = ()
+
     @property
     def slots(self) -> int:
         """The number of rows."""
@@ -239,7 +265,8 @@ class ArrayLog:
         """The rows, portion by portion."""
         step = max(1, PORTION_BYTES // (4 * len(self.actions)))
         for first in range(0, self.slots, step):
-            yield from portions_of(self.losses[first : first + step], Columns(), first=first)
+            rows = range(first, min(first + step, self.slots))
+            yield from portions_of({"losses": self.losses[first : rows.stop]}, Columns(), rows)
 
 
 def key_text(key: Key, partition: int) -> str:

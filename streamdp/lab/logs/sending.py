@@ -64,13 +64,3 @@ def send_log(
 
     asyncio.run(send())
     return written
-
-
-def is_topic(target: str) -> bool:
-    """Whether a target is a topic's address, not a file.
-
-    >>> is_topic("sqlite:home.db#clicks"), is_topic("log.parquet")
-    (True, False)
-    """
-    technology, colon, _ = target.partition(":")
-    return bool(colon) and technology.isidentifier()

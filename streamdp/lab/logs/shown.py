@@ -149,7 +149,7 @@ class ShownLog:
         """Its learners in the form that addresses their bits."""
         rows = Rows(bench)
         for at, (partition, key) in enumerate(self.learners):
-            rows.find(partition, [key], self.born[at : at + 1])
+            rows.find([(partition, key)], self.born[at : at + 1])
         return rows
 
     def batches(self) -> Iterator[tuple[int, Batch]]:

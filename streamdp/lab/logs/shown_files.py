@@ -356,24 +356,22 @@ def _arrow_names(path: Path) -> list[str]:
     if path.suffix.lower() == CSV:
         with path.open(newline="", encoding="utf-8", errors="replace") as file:
             return next(csv.reader(file), [])
-    names: list[str] = schema_of(path)[0].names
+    names: list[str] = schema_of(str(path))[0].names
     return names
 
 
 def _arrow_columns(path: Path, called: Names, watch: Watch) -> Columns:
     """The columns that the file has, by our names."""
-    from streamdp.lab.logs.table import batches_of, batches_of_csv, schema_of
+    from streamdp.lab.logs.table import rows_of
 
     there = _arrow_names(path)
     named = {name: theirs for name, theirs in called.items() if theirs in there}
     columns: dict[str, list[Any]] = {name: [] for name in named}
-    if path.suffix.lower() == CSV:
-        texts = [theirs for name, theirs in called.items() if name == KEY or CONTEXT in name]
-        batches, rows = batches_of_csv(path, list(named.values()), texts=texts), 0
-    else:
-        batches = batches_of(path, list(named.values()), portion=_ROWS)
-        rows = schema_of(path)[1]
-    tell, done = watch(f"reading {path}, rows", rows), 0
+    texts = [theirs for name, theirs in called.items() if name == KEY or CONTEXT in name]
+    parts = [*rows_of(str(path))]
+    tell, done = watch(f"reading {path}, rows", sum(part.slots for part in parts)), 0
+    names = list(named.values())
+    batches = (batch for part in parts for batch in part.batches(names, portion=_ROWS, texts=texts))
     for batch in batches:
         for name, theirs in named.items():
             columns[name] += batch.column(theirs).to_pylist()

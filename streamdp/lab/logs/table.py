@@ -1,4 +1,4 @@
-"""Parquet and Arrow IPC files: a column `losses` of lists, or one column of numbers per action.
+"""Parquet, Arrow IPC and CSV files: a column `losses` of lists, or one of numbers per action.
 
 Columns with a fixed meaning: `losses` (lists of K numbers), `key` (text or bytes; null is the null
 key), `offset` and `partition` (whole numbers), `ts` and `event_id` (ignored). Without `losses`,
@@ -9,18 +9,21 @@ numbered.
 A null list is an intended null loss, as is a row of nulls or NaN throughout. A list of another
 length, or a row with some numbers missing or infinite, is an error, or with `on_bad = "null"` a
 null loss. Finite losses outside [0, 1] are clipped as live, and counted. Files are read batch by
-batch; an IPC file is mapped, and its pages are released after each batch. pyarrow comes with the
-extra `replay`.
+batch, by one thread: several processes are the way to more (`streamdp.lab.workers`). An IPC file is
+mapped, and its pages are released after each batch. An object store's files are read in place.
+pyarrow comes with the extra `replay`.
 """
 
 from __future__ import annotations
 
 import json
 import mmap
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -29,7 +32,9 @@ import pyarrow.csv
 import pyarrow.ipc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from pyarrow import fs
 
+from streamdp.core.arrays import Ints
 from streamdp.core.events import Key
 from streamdp.lab.logs import ReadOptions
 from streamdp.lab.logs.log import (
@@ -43,6 +48,7 @@ from streamdp.lab.logs.log import (
     from_zero,
     named_actions,
     numbered_actions,
+    portions_of,
     portions_of_numbers,
     wrong,
 )
@@ -50,8 +56,116 @@ from streamdp.lab.logs.log import (
 LOSSES, KEY, OFFSET, PARTITION = "losses", "key", "offset", "partition"
 RESERVED = (LOSSES, KEY, OFFSET, PARTITION, "ts", "event_id")
 METADATA = b"streamdp.actions"
+CSV = ".csv"
+_PART_BYTES = 1 << 25  # of a part of Parquet, before compression: row groups together
+_PART_ROWS = 1 << 18  # of a part of an IPC file
 _PORTION_ROWS = 1 << 16
 _PORTION_VALUES = 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Consecutive rows of a file that are read by themselves."""
+
+    file: str  # a path, or an address such as s3://bucket/day.parquet
+    units: range  # row groups of Parquet, rows of an IPC file; a CSV file is one unit
+    first: int  # the number of its first row in the log
+    slots: int
+
+    def batches(
+        self, names: Sequence[str], *, portion: int, texts: Sequence[str] = ()
+    ) -> Iterator[Any]:
+        """Some columns, in batches; those in `texts` are no numbers, where a CSV file has any."""
+        kind = ending(self.file)
+        with readable(self.file, "corrupt", "readable data"):
+            if kind == ".parquet":
+                with pq.ParquetFile(_opened(self.file)) as file:
+                    yield from file.iter_batches(
+                        portion, row_groups=[*self.units], columns=names, use_threads=False
+                    )
+            elif kind == CSV:
+                types = dict.fromkeys(texts, pa.string())
+                kinds = pyarrow.csv.ConvertOptions(include_columns=names, column_types=types)
+                once = pyarrow.csv.ReadOptions(use_threads=False)
+                with pyarrow.csv.open_csv(
+                    _opened(self.file), read_options=once, convert_options=kinds
+                ) as reader:
+                    yield from reader
+            else:
+                table, pages = _mapped(self.file)
+                table = table.slice(self.units.start, len(self.units)).select(names)
+                for batch in table.to_batches(max_chunksize=portion):
+                    yield batch
+                    pages.madvise(mmap.MADV_DONTNEED)
+
+
+def rows_of(file: str, *, first: int = 0) -> Iterator[Rows]:
+    """The rows of a file in parts, numbered from `first` on: row groups of some size."""
+    kind = ending(file)
+    if kind == CSV:
+        with (
+            readable(file, "cannot be read", "a CSV file"),
+            pyarrow.csv.open_csv(_opened(file)) as reader,
+        ):
+            count = sum(batch.num_rows for batch in reader)
+        if count:
+            yield Rows(file, range(1), first, count)
+        return
+    if kind != ".parquet":
+        rows = schema_of(file)[1]
+        for begin in range(0, rows, _PART_ROWS):
+            units = range(begin, min(begin + _PART_ROWS, rows))
+            yield Rows(file, units, first + begin, len(units))
+        return
+    with readable(file, "cannot be read", "a Parquet file"):
+        with pq.ParquetFile(_opened(file)) as parquet:
+            metadata = parquet.metadata
+        begin = rows = size = 0
+        for number in range(metadata.num_row_groups):
+            group = metadata.row_group(number)
+            rows, size = rows + group.num_rows, size + group.total_byte_size
+            if rows and (size >= _PART_BYTES or number == metadata.num_row_groups - 1):
+                yield Rows(file, range(begin, number + 1), first, rows)
+                begin, first, rows, size = number + 1, first + rows, 0, 0
+
+
+def schema_of(file: str) -> tuple[Any, int]:
+    """The schema of a file of columns, and its number of rows; 0 for CSV, which does not say it."""
+    kind = ending(file)
+    described = {".parquet": "a Parquet file", CSV: "a CSV file"}.get(kind, "an Arrow IPC file")
+    with readable(file, "cannot be read", described):
+        if kind == ".parquet":
+            with pq.ParquetFile(_opened(file)) as parquet:
+                return parquet.schema_arrow, parquet.metadata.num_rows
+        if kind == CSV:
+            with pyarrow.csv.open_csv(_opened(file)) as reader:
+                return reader.schema, 0
+        table = _mapped(file)[0]
+        return table.schema, table.num_rows
+
+
+def ending(file: str) -> str:
+    """The kind of a file, by the end of its name."""
+    return PurePath(file).suffix.lower()
+
+
+def _opened(file: str) -> Any:
+    """A file of this machine or of an object store, open for reading."""
+    if "://" not in file:
+        return pa.OSFile(file)
+    system, path = fs.FileSystem.from_uri(file)
+    return system.open_input_file(path)
+
+
+def matching(address: str) -> list[str]:
+    """The files of an object store that a pattern with `*` or `?` names, in order."""
+    base = re.split(r"[*?]", address, maxsplit=1)[0].rpartition("/")[0]
+    with readable(address, "cannot be read", "an address of an object store"):
+        system, folder = fs.FileSystem.from_uri(base)
+        found = system.get_file_info(fs.FileSelector(folder, recursive=True))
+        names = (info.path[len(folder) :] for info in found if info.is_file)
+        wanted = address[len(base) :]
+        return sorted(base + name for name in names if fnmatchcase(name, wanted))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,23 +187,49 @@ class _Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
-    """The rows of a file, by the meaning of its columns."""
+class _Part:
+    """Rows with losses."""
 
-    path: Path
+    rows: Rows
     layout: _Layout
     on_bad: OnBad
 
+    @property
+    def path(self) -> str:
+        return self.rows.file
+
     def portions(self) -> Iterator[Portion]:
         """The rows, batch by batch."""
-        return portions_of_numbers(self._parts(), self.on_bad, where=str(self.path))
+        first = self.rows.first
+        return portions_of_numbers(self._parts(), self.on_bad, where=self.path, first=first)
+
+    def keyed(self) -> Iterator[Portion]:
+        """The rows without losses: only the columns beside them are read."""
+        first, portion = self.rows.first, self.layout.portion
+        if self.layout.beside or ending(self.path) == CSV:
+            names = self.layout.beside or self.layout.losses[:1]
+            for batch, at in self._batches(names):
+                yield from portions_of({}, self._beside(batch, at), range(at, at + batch.num_rows))
+        else:
+            end = first + self.rows.slots
+            for at in range(first, end, portion):
+                yield from portions_of({}, Columns(), range(at, min(at + portion, end)))
+
+    def _batches(self, names: Sequence[str]) -> Iterator[tuple[Any, int]]:
+        """Some columns, and the number of each batch's first row."""
+        at = self.rows.first
+        texts = [name for name in (KEY,) if name in names]
+        for batch in self.rows.batches(names, portion=self.layout.portion, texts=texts):
+            yield batch, at
+            at += batch.num_rows
 
     def _parts(self) -> Iterator[tuple[NDArray[Any], Columns]]:
-        names, first = [*self.layout.losses, *self.layout.beside], 0
-        for batch in batches_of(self.path, names, portion=self.layout.portion):
-            whole = (self._whole(batch, name, first) for name in (OFFSET, PARTITION))
-            yield self._losses(batch, first), Columns(self._keys(batch), *whole)
-            first += batch.num_rows
+        for batch, first in self._batches([*self.layout.losses, *self.layout.beside]):
+            yield self._losses(batch, first), self._beside(batch, first)
+
+    def _beside(self, batch: Any, first: int) -> Columns:
+        whole = (self._whole(batch, name, first) for name in (OFFSET, PARTITION))
+        return Columns(self._keys(batch), *whole)
 
     def _losses(self, batch: Any, first: int) -> NDArray[Any]:
         if self.layout.lists:
@@ -117,11 +257,12 @@ class _Table:
         table[usable] = values
         return table
 
-    def _keys(self, batch: Any) -> list[Key] | None:
+    def _keys(self, batch: Any) -> tuple[Sequence[Key], Ints] | None:
         if KEY not in self.layout.beside:
             return None
-        keys = batch.column(KEY).to_pylist()
-        return [key if key is None or isinstance(key, bytes) else key.encode() for key in keys]
+        encoded = batch.column(KEY).dictionary_encode(null_encoding="encode")
+        keys = [of.encode() if isinstance(of, str) else of for of in encoded.dictionary.to_pylist()]
+        return keys, encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
 
     def _whole(self, batch: Any, name: str, first: int) -> NDArray[np.int64] | None:
         if name not in self.layout.beside:
@@ -132,54 +273,27 @@ class _Table:
         return from_zero(column.to_numpy(zero_copy_only=False), where=where, first=first)
 
 
-def open_file(path: Path, how: ReadOptions) -> Log:
-    """The log in a Parquet or IPC file."""
-    schema, rows = schema_of(path)
-    if not rows:
-        raise wrong(str(path), "empty", expected="at least one row", got="none")
-    layout = _layout(schema, how, path=path)
-    return FileLog(str(path), layout.actions, rows, _Table(path, layout, how.on_bad).portions)
+def open_files(files: Sequence[str], how: ReadOptions, *, name: str) -> Log:
+    """The log in files of columns, one behind the other."""
+    layouts: list[_Layout] = []
+    parts: list[Rows] = []
+    for file in files:
+        schema, _ = schema_of(file)
+        rows = [*rows_of(file, first=sum(part.slots for part in parts))]
+        if not rows:
+            raise wrong(file, "empty", expected="at least one row", got="none")
+        parts += rows
+        layouts.append(_layout(schema, how, rows[0]))
+        if layouts[-1] != layouts[0]:
+            expected = f"the columns and actions of {files[0]}"
+            raise wrong(file, "another log", expected=expected, got=schema.names)
+    read = tuple(_Part(rows, layouts[0], how.on_bad) for rows in parts)
+    return FileLog(name, layouts[0].actions, sum(part.slots for part in parts), read)
 
 
-def schema_of(path: Path) -> tuple[Any, int]:
-    """The schema of a Parquet or IPC file, and its number of rows."""
-    parquet = path.suffix.lower() == ".parquet"
-    kind = "a Parquet file" if parquet else "an Arrow IPC file"
-    with _readable(path, "cannot be read", kind):
-        if parquet:
-            with pq.ParquetFile(path) as file:
-                return file.schema_arrow, file.metadata.num_rows
-        table = _mapped(path)[0]
-        return table.schema, table.num_rows
-
-
-def batches_of(path: Path, names: list[str], *, portion: int) -> Iterator[Any]:
-    """Some columns of a Parquet or IPC file, in batches."""
-    with _readable(path, "corrupt", "readable data"):
-        if path.suffix.lower() == ".parquet":
-            with pq.ParquetFile(path) as file:
-                yield from file.iter_batches(portion, columns=names)
-        else:
-            table, pages = _mapped(path)
-            for batch in table.select(names).to_batches(max_chunksize=portion):
-                yield batch
-                pages.madvise(mmap.MADV_DONTNEED)
-
-
-def batches_of_csv(path: Path, names: list[str], *, texts: Sequence[str]) -> Iterator[Any]:
-    """Some columns of a CSV file with a header, in batches; the columns `texts` are no numbers."""
-    types = dict.fromkeys(texts, pa.string())
-    kinds = pyarrow.csv.ConvertOptions(include_columns=names, column_types=types)
-    with (
-        _readable(path, "cannot be read", "a CSV file"),
-        pyarrow.csv.open_csv(path, convert_options=kinds) as reader,
-    ):
-        yield from reader
-
-
-def _mapped(path: Path) -> tuple[Any, mmap.mmap]:
+def _mapped(path: str) -> tuple[Any, mmap.mmap]:
     """The table in an IPC file or stream, whose columns are views of the mapped pages."""
-    with path.open("rb") as file:
+    with Path(path).open("rb") as file:
         pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     whole = pa.py_buffer(pages)
     try:
@@ -189,16 +303,16 @@ def _mapped(path: Path) -> tuple[Any, mmap.mmap]:
 
 
 @contextmanager
-def _readable(path: Path, what: str, expected: str) -> Iterator[None]:
+def readable(path: str, what: str, expected: str) -> Iterator[None]:
     """Inside the block pyarrow reads a file; what it cannot read is an error in one line."""
     try:
         yield
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise wrong(str(path), what, expected=expected, got=first_line(error)) from None
+        raise wrong(path, what, expected=expected, got=first_line(error)) from None
 
 
-def _layout(schema: Any, how: ReadOptions, *, path: Path) -> _Layout:
-    where = str(path)
+def _layout(schema: Any, how: ReadOptions, rows: Rows) -> _Layout:
+    where = rows.file
     check_spelling(schema.names, (KEY, OFFSET, PARTITION), where=where)
     beside = tuple(name for name in (KEY, OFFSET, PARTITION) if name in schema.names)
     for name in beside:
@@ -218,7 +332,7 @@ def _layout(schema: Any, how: ReadOptions, *, path: Path) -> _Layout:
             expected = "text or bytes" if name == KEY else "whole numbers"
             raise wrong(f"{where}: {name}", "wrong type", expected=expected, got=kind)
     if LOSSES in schema.names:
-        return _Layout(_list_actions(schema, how, path=path), (LOSSES,), beside)
+        return _Layout(_list_actions(schema, how, rows), (LOSSES,), beside)
     named = tuple(name for name in schema.names if name not in (*RESERVED, *how.beside))
     for name in named:
         kind = schema.field(name).type
@@ -231,9 +345,9 @@ def _layout(schema: Any, how: ReadOptions, *, path: Path) -> _Layout:
     return _Layout(named_actions(how.actions, named, where=where), named, beside)
 
 
-def _list_actions(schema: Any, how: ReadOptions, *, path: Path) -> tuple[str, ...]:
+def _list_actions(schema: Any, how: ReadOptions, rows: Rows) -> tuple[str, ...]:
     """The actions of a list column: from metadata, or numbered by the first row's length."""
-    where = f"{path}: {LOSSES}"
+    where = f"{rows.file}: {LOSSES}"
     kind = schema.field(LOSSES).type
     lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     if not any(is_list(kind) for is_list in lists):
@@ -248,13 +362,13 @@ def _list_actions(schema: Any, how: ReadOptions, *, path: Path) -> tuple[str, ..
     elif how.actions is not None:
         return how.actions
     else:
-        actions = numbered_actions(_first_length(path))
+        actions = numbered_actions(_first_length(rows))
     return named_actions(how.actions, actions, where=where)
 
 
-def _first_length(path: Path) -> int:
+def _first_length(rows: Rows) -> int:
     """The length of the first row that has losses."""
-    for batch in batches_of(path, [LOSSES], portion=1024):
+    for batch in rows.batches([LOSSES], portion=1024):
         lengths = batch.column(LOSSES).value_lengths().drop_null()
         if len(lengths):
             length = int(lengths[0].as_py())
@@ -262,5 +376,5 @@ def _first_length(path: Path) -> int:
     else:
         length = 0
     if length < 2:
-        raise wrong(f"{path}: {LOSSES}", "too short", expected="2 or more numbers", got=length)
+        raise wrong(f"{rows.file}: {LOSSES}", "too short", expected="2 or more numbers", got=length)
     return length

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.events import Batch
+from streamdp.core.events import Batch, numbered
 from streamdp.lab.logs import ReadOptions
 from streamdp.lab.logs.clipping import decoded
-from streamdp.lab.logs.log import Portion, batch_of, wrong
+from streamdp.lab.logs.log import LogPart, Portion, wrong
 from streamdp.ports import Administrator, Records, StreamTopics, Technology
 from streamdp.service.sources import up_to_date
 from streamdp.wire import formats
@@ -43,6 +43,7 @@ class TopicLog:
     topics: StreamTopics
     format: formats.Format
     slots: int  # by offsets: an upper bound, but for frames
+    parts: tuple[LogPart, ...] = ()  # one reader reads it, as the service does
 
     @property
     def actions(self) -> tuple[str, ...]:
@@ -60,13 +61,13 @@ class TopicLog:
         decoding, clipped = decoded(self.format, list(records.values))
         slots = decoding.slots
         offsets = np.repeat(np.array(records.offsets, dtype=np.int64), slots)
-        keys = [records.keys[at] for at in np.repeat(np.arange(len(slots)), slots).tolist()]
-        return batch_of(decoding.content["losses"], first=0, keys=keys, offsets=offsets), clipped
+        keys, index = numbered(records.keys)
+        return Batch(keys, np.repeat(index, slots), offsets, decoding.content), clipped
 
 
-def open_topic(technology: str, address: str, how: ReadOptions) -> TopicLog:
-    """The input topic that an address names: ``address#topic``."""
-    where = f"{technology}:{address}"
+def open_topic(where: str, how: ReadOptions) -> TopicLog:
+    """The input topic that an address names: ``technology:address#topic``."""
+    technology, _, address = where.partition(":")
     place = address.rpartition("#")[0]
     if ADDRESS.get(technology) == "path" and place and not Path(place).is_file():
         raise wrong(where, "cannot be read", expected="a file", got="none there")

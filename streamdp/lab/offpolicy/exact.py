@@ -145,7 +145,7 @@ def _slots(portion: Portion, part: slice, rows: Rows, taken: Ints) -> Slots:
     place = grouped.places(np.arange(len(index)))
     born = offsets[place[ends - grouped.counts]]
     keys = [batch.keys[at] for at in grouped.touched.tolist()]
-    own_rows = rows.find(portion.partition, keys, born)
+    own_rows = rows.find([(portion.partition, key) for key in keys], born)
     row = np.repeat(own_rows, grouped.counts)
     number = np.arange(1, len(index) + 1) - np.repeat(ends - grouped.counts, grouped.counts)
     number += taken[row]

@@ -67,12 +67,12 @@ class Rows:
         """The number of learners."""
         return len(self.keys)
 
-    def find(self, partition: int, keys: Sequence[Key], born: Ints) -> Ints:
-        """The row of each key; a new key is born at its offset."""
+    def find(self, keys: Sequence[tuple[int, Key]], born: Ints) -> Ints:
+        """The row of each key of a partition; a new key is born at its offset."""
         rows = np.empty(len(keys), dtype=np.int64)
         for at, key in enumerate(keys):
-            row = self._places.get((partition, key))
-            rows[at] = self._add(partition, key, int(born[at])) if row is None else row
+            row = self._places.get(key)
+            rows[at] = self._add(*key, int(born[at])) if row is None else row
         return rows
 
     def _add(self, partition: int, key: Key, born: int) -> int:

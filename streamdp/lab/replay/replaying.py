@@ -39,6 +39,7 @@ from streamdp.lab.replay.grid import holds
 from streamdp.lab.replay.running import follow
 from streamdp.lab.replay.spread import standard_error
 from streamdp.lab.replay.summing import Summed, sum_log
+from streamdp.lab.workers import IN_PROCESS, Workers
 
 SMALL_LOG = 20_000_000
 """Losses (slots × K) up to which slot-by-slot follow-the-leader always runs: a second or two."""
@@ -120,10 +121,20 @@ class Replay:
         return int(self.summed.slots.sum())
 
 
-def replay_log(log: Log, question: Question, *, watch: Watch = unwatched) -> Replay:
+def replay_log(
+    log: Log, question: Question, *, watch: Watch = unwatched, workers: Workers = IN_PROCESS
+) -> Replay:
     """Replay a log and answer a question."""
     work = plan(log, question)
-    summed = _read(log, question, work, watch)
+    main, redrawn = work.cuts()
+    summed = sum_log(
+        log,
+        question.bench,
+        main,
+        resampling=redrawn,
+        progress=watch(f"reading {log.name}", log.slots),
+        workers=workers,
+    )
     longest = summed.longest  # the horizon was an upper bound
     points = np.append(work.points[work.points < longest], longest)
     base = baselines(summed, points)
@@ -204,13 +215,6 @@ def plan(log: Log, question: Question) -> ReplayWork:
         running = list(cells_of([parse_candidate(RUNNING)], (None,), actions=actions))
     (leader,) = cells_of([parse_candidate(BASELINE)], (None,), actions=actions)
     return ReplayWork(asked, leader, compared, tuple(running), report_points(log.slots))
-
-
-def _read(log: Log, question: Question, work: ReplayWork, watch: Watch) -> Summed:
-    """Sum the log."""
-    main, redrawn = work.cuts()
-    progress = watch(f"reading {log.name}", log.slots)
-    return sum_log(log, question.bench, main, resampling=redrawn, progress=progress)
 
 
 def _charge(cell: Cell, summed: Summed) -> Charged | None:

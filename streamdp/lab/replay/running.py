@@ -70,7 +70,7 @@ class _Follower:
         ends = np.cumsum(grouped.counts)
         born = batch.offsets[grouped.places(ends - grouped.counts)]
         keys = [batch.keys[at] for at in grouped.touched.tolist()]
-        rows = self._rows.find(portion.partition, keys, born).tolist()
+        rows = self._rows.find([(portion.partition, key) for key in keys], born).tolist()
         for row, begin, end in zip(
             rows, (ends - grouped.counts).tolist(), ends.tolist(), strict=True
         ):

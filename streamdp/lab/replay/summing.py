@@ -1,21 +1,23 @@
 """A log as sums: the cumulative sums of every key at every cut that a grid needs, in one reading.
 
-A block learner needs of a log only sums over windows, so a log is two functions of a chunk of it,
+A block learner needs of a log only sums over windows, so a log is two functions of a part of it,
 and a merge:
 
-    count(portion)   which keys a chunk holds, and how many slots of each: so it is known which
-                     number each key's first slot has in the next chunk
-    fold(chunk)      the exact sums of the stretches between cuts: of a chunk and of where its keys
-                     begin, and of nothing else
-    add(folded)      integers, added up
+    count(part)   which keys a part holds, and how many slots of each: so it is known which number
+                  each key's first slot has in the next part
+    fold(begun)   the exact sums between cuts: of a part and of where its keys begin, and of nothing
+                  else
+    add(folded)   integers, added up
 
-`sum_log` counts chunk after chunk and folds them through `mapped`: the built-in `map` works in this
-process, and a pool's `map` in others. Folds may be made in any order, and are added in the log's.
+Both run on workers (`lab.workers`). Folds may be made in any order, and are added in the log's; the
+sums are the same however a log is cut into parts. A log that only one process can read, such as a
+topic, is read and counted in this one, and its portions are folded by the workers.
 
-Memory is bounded by chunks (and by the cuts, see `store`).
+A worker's memory is bounded by a part and its keys; here it is by the keys (and by the cuts, see
+`store`).
 
 Learners that resample draw the events anew for every seed, so their sums are of other losses: a
-fold takes each chunk's events once more for each seed, cut at their own blocks.
+fold takes each part's events once more for each seed, cut at their own blocks.
 
 The sums are exact, at about the speed of a plain float sum. Replay is offline: it may look at the
 losses to go faster, which the live path may not. A chunk whose shifted values all lie in [8, 9]
@@ -27,6 +29,7 @@ most 4095 rows may wrap).
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -40,11 +43,12 @@ from streamdp.core.events import Key
 from streamdp.core.grid import Quantiser, grid_sums
 from streamdp.core.kinds.losses import resampled
 from streamdp.core.randomness import Purpose
-from streamdp.core.segments import Adder, Grouped, group
+from streamdp.core.segments import Adder, Grouped
 from streamdp.lab.logs.clipping import rows_outside
-from streamdp.lab.logs.log import Log, Portion
+from streamdp.lab.logs.log import Held, Log, LogPart, Portion
 from streamdp.lab.replay.cuts import Bench, CutPlan, Rows
 from streamdp.lab.replay.store import CutStore, CutSums, code
+from streamdp.lab.workers import IN_PROCESS, Workers
 
 _EIGHT = np.float32(8)
 _LOW, _HIGH = 0x41000000, 0x41100000  # the bits of float32(8) and float32(9)
@@ -153,35 +157,77 @@ class Summed:
 # -- count ---------------------------------------------------------------------------------------
 
 
+class Places:
+    """The keys of a part, numbered in the order of their first slots."""
+
+    __slots__ = ("_numbers", "born", "slots")
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[int, Key], int] = {}
+        self.born: list[int] = []  # the offset of each key's first slot here
+        self.slots = np.zeros(1, dtype=np.int64)
+
+    def of(self, portion: Portion) -> tuple[Ints, Grouped]:
+        """The places of the keys that have slots in a portion, whose slots are counted."""
+        batch, grouped = portion.batch, portion.grouped
+        born = batch.offsets[grouped.places(np.cumsum(grouped.counts) - grouped.counts)].tolist()
+        where = np.empty(len(born), dtype=np.int64)
+        for at, key in enumerate(grouped.touched.tolist()):
+            new = len(self.born)
+            where[at] = self._numbers.setdefault((portion.partition, batch.keys[key]), new)
+            if where[at] == new:
+                self.born.append(born[at])
+        self.slots = _grown(self.slots, len(self.born))
+        self.slots[where] += grouped.counts
+        return where, grouped
+
+    def counted(self) -> Counted:
+        """What is known of the part."""
+        keys = list(self._numbers)
+        return Counted(keys, np.array(self.born, dtype=np.int64), self.slots[: len(keys)])
+
+
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The keys of some slots, in the order of their first ones."""
+    """The keys of a part, in the order of their first slots."""
 
-    keys: list[Key]
+    keys: list[tuple[int, Key]]  # with their partitions
     born: Ints  # the offset of each key's first slot here
-    grouped: Grouped
+    slots: Ints  # how many each has here
 
 
-def count(portion: Portion) -> Counted:
-    """Group the slots of a portion by key."""
-    batch = portion.batch
-    grouped = group(batch.index, len(batch.keys))
-    begins = np.cumsum(grouped.counts) - grouped.counts
-    keys = [batch.keys[at] for at in grouped.touched.tolist()]
-    return Counted(keys, batch.offsets[grouped.places(begins)], grouped)
+def count(part: LogPart) -> Counted:
+    """The keys of a part and how many slots each has; losses are not read."""
+    places = Places()
+    for portion in part.keyed():
+        places.of(portion)
+    return places.counted()
 
 
 # -- fold ----------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A part, and where its keys begin: all that a fold reads."""
+
+    part: LogPart
+    before: Ints  # the slots of each key before this part, in the order of `Counted`
+    tags: NDArray[np.uint8]  # keys × seeds × 16, where bits are drawn: what addresses them
+
+    def __repr__(self) -> str:
+        """Show the part, never its content."""
+        return f"{self.part}"
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Chunk:
-    """Consecutive slots, and where their keys begin: all that a fold reads."""
+    """Consecutive slots, and where their keys begin."""
 
     losses: NDArray[np.float32]
     grouped: Grouped
     first: Ints  # the number of each key's first slot here
-    tags: NDArray[np.uint8]  # keys × seeds × 16, where bits are drawn: what addresses them
+    tags: NDArray[np.uint8]
 
     @property
     def last(self) -> Ints:
@@ -219,23 +265,49 @@ class Stretches:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Folded:
-    """The sums of a chunk's stretches, of its losses as they are and as each seed redraws them."""
+class PartSums:
+    """The sums of the keys of a part: since its begin, at every cut in it, and altogether."""
 
-    stretches: Stretches
-    sums: Ints  # stretches × K
-    redrawn: tuple[Stretches, tuple[Ints, ...]] | None
+    of: Ints  # which key
+    cut: Ints  # the slot after which it is cut
+    upto: Ints  # cuts × K
+    total: Ints  # keys × K
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Folded:
+    """The sums of a part, of its losses as they are and as each seed redraws them."""
+
+    sums: tuple[PartSums, ...]  # as they are, then by seed
+    slots: int
     nulls: int
     clipped: int
 
 
-def fold(chunk: Chunk, *, bench: Bench, plan: CutPlan, resampling: CutPlan | None) -> Folded:
-    """The exact sums between the cuts of a plan: a function of the chunk and of seeded bits."""
-    adder = StretchSums(chunk.losses.shape[1])
-    stretches = _stretches(chunk, bench, plan)
-    sums = adder.sums(chunk.losses, chunk.grouped, stretches.begin, stretches.length)
-    again = None if resampling is None else _redrawn(chunk, bench, resampling)
-    return Folded(stretches, sums, again, adder.nulls, adder.clipped)
+def fold(
+    begun: Begun, *, actions: int, bench: Bench, plan: CutPlan, resampling: CutPlan | None
+) -> Folded:
+    """The exact sums between the cuts of a plan: a function of the part and of seeded bits."""
+    places, slots, clipped = Places(), 0, 0
+    adder, again = StretchSums(actions), StretchSums(actions)
+    tallies = [PartTally(actions) for _ in range(1 if resampling is None else 1 + len(bench.seeds))]
+    for portion in begun.part.portions():
+        which, grouped = places.of(portion)
+        first = begun.before[which] + places.slots[which] - grouped.counts + 1
+        tags = begun.tags[which] if len(begun.tags) else begun.tags
+        chunk = Chunk(portion.batch.content["losses"], grouped, first, tags)
+        stretches = _stretches(chunk, bench, plan)
+        sums = adder.sums(chunk.losses, grouped, stretches.begin, stretches.length)
+        tallies[0].add(which, stretches, sums)
+        if resampling is not None:
+            stretches = _stretches(chunk, bench, resampling)
+            for tally, drawn in zip(tallies[1:], _redrawn(chunk, bench), strict=True):
+                sums = again.sums(drawn, grouped, stretches.begin, stretches.length)
+                tally.add(which, stretches, sums)
+        slots, clipped = slots + len(portion), clipped + portion.clipped
+    keys = len(places.born)
+    parts = tuple(tally.finish(keys) for tally in tallies)
+    return Folded(parts, slots, adder.nulls, clipped + adder.clipped)
 
 
 def _stretches(chunk: Chunk, bench: Bench, plan: CutPlan) -> Stretches:
@@ -243,14 +315,13 @@ def _stretches(chunk: Chunk, bench: Bench, plan: CutPlan) -> Stretches:
     return Stretches.of_cuts(at, cuts, first=chunk.first, last=chunk.last)
 
 
-def _redrawn(chunk: Chunk, bench: Bench, plan: CutPlan) -> tuple[Stretches, tuple[Ints, ...]]:
-    """The sums of the slots again for each seed, with every loss replaced by a Bernoulli draw."""
+def _redrawn(chunk: Chunk, bench: Bench) -> Iterator[NDArray[np.float32]]:
+    """The slots for each seed, with every loss replaced by a Bernoulli draw."""
     grouped, losses, counts = chunk.grouped, chunk.losses, chunk.grouped.counts
-    stretches, adder = _stretches(chunk, bench, plan), StretchSums(losses.shape[1])
     of = np.repeat(np.arange(len(counts)), counts)
     slot = np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts - chunk.first, counts)
     step = max(1, _RESAMPLED_VALUES // losses.shape[1])
-    drawn, sums = np.empty_like(losses), []
+    drawn = np.empty_like(losses)
     for seed, source in enumerate(bench.randomness()):
         for begin in range(0, len(of), step):
             part = slice(begin, begin + step)
@@ -259,8 +330,33 @@ def _redrawn(chunk: Chunk, bench: Bench, plan: CutPlan) -> tuple[Stretches, tupl
             )
             places = grouped.places(np.arange(begin, min(begin + step, len(of))))
             drawn[places] = resampled(losses[places], bits)
-        sums.append(adder.sums(drawn, grouped, stretches.begin, stretches.length))
-    return stretches, tuple(sums)
+        yield drawn
+
+
+class PartTally:
+    """Cumulative sums of the keys of a part, kept where they were cut."""
+
+    __slots__ = ("_kept", "_total")
+
+    def __init__(self, actions: int) -> None:
+        self._total = np.zeros((1, actions), dtype=np.int64)
+        self._kept: list[tuple[Ints, Ints, Ints]] = []
+
+    def add(self, which: Ints, stretches: Stretches, sums: Ints) -> None:
+        """Add the sums of stretches of some keys, and keep those at cuts."""
+        self._total = _grown(self._total, int(which.max()) + 1)
+        upto = np.cumsum(sums, axis=0)
+        before = np.zeros_like(upto[: len(which)])
+        before[1:] = upto[stretches.last[:-1]]
+        upto += (self._total[which] - before)[stretches.of]
+        self._total[which] = upto[stretches.last]
+        kept = stretches.kept
+        self._kept.append((which[stretches.of[kept]], stretches.cut[kept], upto[kept]))
+
+    def finish(self, keys: int) -> PartSums:
+        """What was kept, of so many keys."""
+        of, cut, upto = map(np.concatenate, zip(*self._kept, strict=True))
+        return PartSums(of, cut, upto, self._total[:keys])
 
 
 # -- add -----------------------------------------------------------------------------------------
@@ -275,16 +371,12 @@ class SumsTally:
         self._total = np.zeros((1, actions), dtype=np.int64)
         self._store = CutStore(actions)
 
-    def add(self, rows: Ints, stretches: Stretches, sums: Ints) -> None:
-        """Add the sums of stretches of some rows, and keep those at cuts."""
+    def add(self, rows: Ints, sums: PartSums) -> None:
+        """Add the sums of a part, whose keys have these rows."""
         self._total = _grown(self._total, int(rows.max()) + 1)
-        upto = np.cumsum(sums, axis=0)
-        before = np.zeros_like(upto[: len(rows)])
-        before[1:] = upto[stretches.last[:-1]]
-        upto += (self._total[rows] - before)[stretches.of]
-        self._total[rows] = upto[stretches.last]
-        kept = stretches.kept
-        self._store.add(rows[stretches.of[kept]], stretches.cut[kept], upto[kept])
+        of = rows[sums.of]
+        self._store.add(of, sums.cut, sums.upto + self._total[of])
+        self._total[rows] += sums.total
 
     def finish(self, slots: Ints) -> CutSums:
         """Finish with a last cut where each row ends."""
@@ -299,38 +391,30 @@ def sum_log(
     *,
     resampling: CutPlan | None = None,
     progress: Progress = lambda slots: None,
-    mapped: Callable[[Callable[[Chunk], Folded], Iterable[Chunk]], Iterable[Folded]] = map,
+    workers: Workers = IN_PROCESS,
 ) -> Summed:
-    """Count, fold and add the portions of a log. `progress` may stop it by raising."""
+    """Count, fold and add the parts of a log. `progress` may stop it by raising."""
     rows, slots, clipped, done, nulls = Rows(bench), np.zeros(1, np.int64), 0, 0, 0
     tallies = [SumsTally(len(log.actions)) for _ in range(1 + len(bench.seeds))]
     drawn = bool(plan.prefix) or resampling is not None
-    waiting: list[tuple[Ints, int]] = []  # rows and slots of chunks that are not added yet
+    waiting: deque[Ints] = deque()  # the rows of parts that are not added yet
 
-    def chunks() -> Iterator[Chunk]:
-        nonlocal slots, clipped
-        for portion in log.portions():
-            if not len(portion):
-                continue
-            counted = count(portion)
-            which = rows.find(portion.partition, counted.keys, counted.born)
+    def begun() -> Iterator[Begun]:
+        nonlocal slots
+        for part, counted in counts_of(log, workers):
+            which = rows.find(counted.keys, counted.born)
             slots = _grown(slots, len(rows))
-            first = slots[which] + 1
-            slots[which] += counted.grouped.counts
-            clipped += portion.clipped
-            waiting.append((which, len(portion)))
-            tags = rows.tags(which if drawn else which[:0])
-            yield Chunk(portion.batch.content["losses"], counted.grouped, first, tags)
+            before = slots[which]
+            slots[which] += counted.slots
+            waiting.append(which)
+            yield Begun(part, before, rows.tags(which if drawn else which[:0]))
 
-    work = partial(fold, bench=bench, plan=plan, resampling=resampling)
-    for folded in mapped(work, chunks()):
-        which, size = waiting.pop(0)
-        tallies[0].add(which, folded.stretches, folded.sums)
-        if folded.redrawn is not None:
-            stretches, by_seed = folded.redrawn
-            for tally, sums in zip(tallies[1:], by_seed, strict=True):
-                tally.add(which, stretches, sums)
-        nulls, clipped, done = nulls + folded.nulls, clipped + folded.clipped, done + size
+    work = partial(fold, actions=len(log.actions), bench=bench, plan=plan, resampling=resampling)
+    for folded in workers.map(work, begun()):
+        which = waiting.popleft()
+        for tally, sums in zip(tallies, folded.sums, strict=False):
+            tally.add(which, sums)
+        nulls, clipped, done = nulls + folded.nulls, clipped + folded.clipped, done + folded.slots
         progress(done)
     if not done:
         raise InvalidConfig(log.name, "empty", expected="at least one event", got="none")
@@ -345,6 +429,18 @@ def sum_log(
         clipped,
         log.actions,
     )
+
+
+def counts_of(log: Log, workers: Workers) -> Iterator[tuple[LogPart, Counted]]:
+    """The parts of a log in their order, and the keys of each; read here or by the workers."""
+    if workers.apart and log.parts:
+        parts: Iterable[tuple[LogPart, Counted]] = zip(
+            log.parts, workers.map(count, log.parts), strict=True
+        )
+    else:
+        held = (Held(portion) for portion in log.portions())
+        parts = ((part, count(part)) for part in held)
+    return ((part, counted) for part, counted in parts if counted.keys)
 
 
 def _grown(array: Ints, rows: int) -> Ints:
