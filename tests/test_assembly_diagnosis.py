@@ -29,9 +29,8 @@ from streamdp.service.charges_by_others import ALONE, alone
 from streamdp.service.config import Configuration
 from streamdp.service.diagnosis import compare
 from streamdp.service.metrics import Facts, ProcessMetrics
-from streamdp.service.status import ProcessStatus, StreamStatus
 from streamdp.service.taking import open_partition
-from streamdp.service.view import PartitionView
+from streamdp.service.view import ProcessStatus, Status, Steps, StreamStatus, View, status_of
 from streamdp.testing.memory import MemoryAdministrator, MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.testing.transport_room import Heard
@@ -243,10 +242,15 @@ def test_no_command_says_how_many_outcomes_there_are(tmp_path: Path) -> None:
 
 def test_is_an_event_overdue_in_whole_minutes() -> None:
     """Reading many outcomes takes seconds, and must not show."""
-    part = PartitionView(due_at=100.0)
-    late = [part.overdue(now=at) for at in (50.0, 159.9, 160.0, 219.0, 221.0)]
-    assert late == [0, 0, 60, 60, 120]
-    assert PartitionView().overdue(now=9.0) == 0
+    view = View([], assemblies=[SPEC.name])
+    view.turn(AT, Status.RUNNING)
+
+    def late(now: float) -> float:
+        return status_of(view, Steps(lambda: 0.0), now=now).assemblies[0].partitions[0].overdue
+
+    assert late(9.0) == 0
+    view.due(AT, 100.0)
+    assert [late(at) for at in (50.0, 159.9, 160.0, 219.0, 221.0)] == [0, 0, 60, 60, 120]
 
 
 def test_are_partitions_beyond_the_bound_one() -> None:

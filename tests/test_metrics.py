@@ -16,8 +16,15 @@ from streamdp.core.learners import Leader
 from streamdp.core.regret import bound_of
 from streamdp.ports import Partition, Published, Records
 from streamdp.serve.history import StreamHistory, StreamReleases
-from streamdp.service.status import BUCKETS, ProcessStatus, Steps, status_of
-from streamdp.service.view import PartitionView, Reason, Status, View
+from streamdp.service.view import (
+    BUCKETS,
+    ProcessStatus,
+    Reason,
+    Status,
+    Steps,
+    View,
+    status_of,
+)
 from tests.support.publishing import HOME, charge, release
 from tests.support.showing import ABOUT, LINES, Facts, block, facts, partition, process, releases
 from tests.support.streams import spec
@@ -147,16 +154,16 @@ def test_no_total_of_a_process_falls_when_a_partition_is_taken_again_or_leaves()
         return total, "streamdp_keys" in {name for name, _ in metrics}
 
     view.turn(at, Status.TAKING)
-    view.part(at).slots = 7
+    view.show(at, slots=7)
     assert shown() == (7, True)
     view.turn(at, Status.TAKING)
     assert shown() == (7, True)
-    view.part(at).slots = 2
+    view.show(at, slots=2)
     view.forget(at)
     view.forget(at)
     assert shown() == (9, False)
     view.turn(at, Status.TAKING)
-    view.part(at).slots = 1
+    view.show(at, slots=1)
     assert shown() == (10, True)
 
 
@@ -164,11 +171,11 @@ def test_lag_is_shown_while_a_partition_is_taken_and_raises_no_other_alarm() -> 
     """By the group's offset; retention's alert has nothing to judge before the state is read."""
     view, at = View([spec()]), Partition("home", 0)
     view.turn(at, Status.TAKING)
-    view.part(at).look_ahead(position=None, end=500, now=0.0)
+    view.look_ahead(at, position=None, end=500, now=0.0)
     assert view.part(at).lag is None
-    view.part(at).look_ahead(position=400, end=500, now=1.0)
+    view.look_ahead(at, position=400, end=500, now=1.0)
     view.retry(at, "Gone")
-    view.part(at).look_ahead(position=390, end=700, now=31.0)
+    view.look_ahead(at, position=390, end=700, now=31.0)
     status = status_of(view, Steps(lambda: 0.0), now=31.0)
     metrics = samples(replace(facts(), process=status))
     assert of(metrics, "streamdp_lag_records", stream="home", partition="0") == 300
@@ -179,13 +186,13 @@ def test_lag_is_shown_while_a_partition_is_taken_and_raises_no_other_alarm() -> 
 
 def test_clocks_are_compared_by_fresh_records_in_whole_hours() -> None:
     """What has waited says nothing, nor does a record without a timestamp."""
-    part, day = PartitionView(), 86_400_000
+    view, at, day = View([spec()]), Partition("home", 0), 86_400_000
 
     def stamp(end: int | None, *timestamps: int) -> float | None:
         stop = len(timestamps)
-        records = Records(Partition("home", 0), 0, range(stop), [], [], stop, (), timestamps)
-        part.stamp(records, end=end, now=10 * day)
-        return part.clock_ahead
+        records = Records(at, 0, range(stop), [], [], stop, (), timestamps)
+        view.stamp(at, records, end=end, now=10 * day)
+        return view.part(at).clock_ahead
 
     assert stamp(None, 13 * day) is None
     assert stamp(2, 13 * day) is None
@@ -211,19 +218,24 @@ def test_is_a_loss_over_once_the_transport_has_answered() -> None:
 
 def test_is_lag_told_in_seconds_from_offsets_alone() -> None:
     """Since the oldest record that waits was first seen; nothing waits, nothing lags."""
-    part = PartitionView(position=100)
-    assert part.lag_seconds(now=0.0) == 0
+    view, at = View([spec()]), Partition("home", 0)
+
+    def lag(now: float) -> float:
+        return status_of(view, Steps(lambda: 0.0), now=now).streams[0].partitions[0].lag_seconds
+
+    view.show(at, position=100)
+    assert lag(0.0) == 0
     for now, end in ((1.0, 100), (2.0, 150), (3.0, 150), (9.0, 200)):
-        part.look(first=0, end=end, now=now)
-    assert part.lag_seconds(now=10.0) == 8.0
-    part.position = 160
-    assert part.lag_seconds(now=10.0) == 1.0
-    part.position = 200
-    assert part.lag_seconds(now=10.0) == 0
-    for now in range(10_000):
-        part.look(first=0, end=201 + now, now=11.0 + now)
-    assert part.lag_seconds(now=20_011.0) == 20_000
-    assert len(part._ends) <= 256
+        view.look(at, first=0, end=end, now=now)
+    assert lag(10.0) == 8.0
+    view.show(at, position=160)
+    assert lag(10.0) == 1.0
+    view.show(at, position=200)
+    assert lag(10.0) == 0
+    for seconds in range(10_000):
+        view.look(at, first=0, end=201 + seconds, now=11.0 + seconds)
+    assert lag(20_011.0) == 20_000
+    assert len(view._seen(at).ends) <= 256
 
 
 def test_does_a_lower_budget_of_a_new_epoch_stand_beside_its_own_charges() -> None:
@@ -294,10 +306,12 @@ def test_are_more_streams_than_series_refused() -> None:
 
 def test_what_an_input_keeps_is_shown_where_the_transport_trims_it() -> None:
     """Beside the number it is set to keep; nothing where topics have a retention of their own."""
-    elsewhere, here = PartitionView(), PartitionView()
-    elsewhere.look(first=20, end=100, now=0.0)
-    here.look(first=20, end=100, now=0.0, retain=10)
-    assert (elsewhere.kept, here.kept) == (None, 80)
+    view, at_home = View([spec()]), Partition("home", 0)
+    view.look(at_home, first=20, end=100, now=0.0)
+    assert view.part(at_home).kept is None
+    view.look(at_home, first=20, end=100, now=0.0, retain=10)
+    here = view.part(at_home)
+    assert here.kept == 80
     metrics = samples(facts(partition(kept=here.kept, retain=here.retain)))
     at = {"stream": "home", "partition": "0"}
     assert of(metrics, "streamdp_input_kept_records", **at) == 80

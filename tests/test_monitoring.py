@@ -21,7 +21,7 @@ from streamdp.core.regret import ESTIMATES, Estimate
 from streamdp.serve.history import StreamReleases
 from streamdp.serve.metrics import CONTENT_TYPE
 from streamdp.service.operations import metrics
-from streamdp.service.status import PartitionStatus, StreamStatus
+from streamdp.service.view import PartitionStatus, StreamStatus
 from tests.support.prometheus_server import PrometheusServer, eventually, prometheus
 from tests.support.publishing import charge, release
 from tests.support.showing import ABOUT, Facts, facts, partition

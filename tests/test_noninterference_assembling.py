@@ -26,8 +26,7 @@ from streamdp.service.assembling.worker import AssemblyWorker
 from streamdp.service.charges_by_others import alone
 from streamdp.service.loop import Service
 from streamdp.service.metrics import Facts, ProcessMetrics
-from streamdp.service.status import Steps, status_of
-from streamdp.service.view import View
+from streamdp.service.view import Steps, View, status_of
 from streamdp.testing.memory import MemoryTransport
 from streamdp.wire.state import Checkpoint, LastRecord, encode_checkpoint
 from streamdp_adapters.registry.fields import Field

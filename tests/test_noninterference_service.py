@@ -19,7 +19,7 @@ import pytest
 
 from streamdp.core.engine import Engine
 from streamdp.core.events import Batch
-from streamdp.ports import Value
+from streamdp.ports import Partition, Value
 from streamdp.service.logs import watch_loop
 from streamdp.service.protocol import Cut, PartitionWork
 from streamdp.service.settings import Pace
@@ -229,10 +229,10 @@ def shows_the_engine(patch: Patch) -> None:
 
     committed = View.committed
 
-    def telling(self: View, partition: object, cut: Cut, **more: object) -> None:
+    def telling(self: View, partition: Partition, cut: Cut, **more: object) -> None:
         committed(self, partition, cut, **more)  # type: ignore[arg-type]
         bank = working[0].engine._bank
-        self.part(partition).message = str(bank.private["sums"][: len(bank)].sum())  # type: ignore[arg-type]
+        self.show(partition, message=str(bank.private["sums"][: len(bank)].sum()))
 
     patch.setattr(Worker, "_commit", watched)
     patch.setattr(View, "committed", telling)
@@ -280,7 +280,7 @@ def shows_what_is_kept(patch: Patch) -> None:
             await live(self)
         finally:
             if self._work is not None:
-                self._around.view.part(self.partition).message = repr(self._work.engine)
+                self._around.view.show(self.partition, message=repr(self._work.engine))
 
     patch.setattr(Worker, "_live", showing)
 

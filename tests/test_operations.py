@@ -18,8 +18,16 @@ from streamdp.service.config import Configuration
 from streamdp.service.operations import SILENT_SECONDS, LatestStatus, operations_face
 from streamdp.service.protocol import Restoring
 from streamdp.service.run import Running
-from streamdp.service.status import PartitionStatus, ProcessStatus, Steps, StreamStatus, status_of
-from streamdp.service.view import Reason, Status, View
+from streamdp.service.view import (
+    PartitionStatus,
+    ProcessStatus,
+    Reason,
+    Status,
+    Steps,
+    StreamStatus,
+    View,
+    status_of,
+)
 from streamdp.testing.memory_log import MemoryLog
 from tests.support.asking import Answer, Process, free_port, raw
 from tests.support.showing import ABOUT, partition, process
@@ -72,7 +80,7 @@ def test_a_process_without_snapshots_is_not_ready_and_a_silent_one_is_not_alive(
         (NOTHING_YET, ["home: its partitions are not assigned yet"]),
         (process(partition(status="taking"), partition(1)), ["home/0 is taking"]),
         (process(partition(status="rebuilding")), ["home/0 is rebuilding"]),
-        (process(partition(status="retrying", lost=True)), ["home/0 is retrying"]),
+        (process(partition(status="retrying", lost="Gone")), ["home/0 is retrying"]),
         (
             process(partition(status="halted", reason="state_mismatch")),
             ["every partition is halted"],

@@ -26,8 +26,7 @@ from streamdp.service.course import Course
 from streamdp.service.protocol import PartitionWork
 from streamdp.service.sources import asking, up_to_date
 from streamdp.service.spec import StreamSpec
-from streamdp.service.status import Steps, status_of
-from streamdp.service.view import View
+from streamdp.service.view import Steps, View, status_of
 from streamdp.testing.certificates import write_certificates
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog

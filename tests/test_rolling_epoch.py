@@ -99,8 +99,8 @@ def test_is_a_process_that_stands_by_told_of_and_drained() -> None:
         room.specs["home"] = spec(epoch=1)
         room.send("home", events(40, keys=KEYS, seed=2))
         async with room.worker() as old:
+            await room.until(lambda: old.view.part(_at(0)).status is Status.WAITING)
             part = old.view.part(_at(0))
-            await room.until(lambda: part.status is Status.WAITING)
             assert "deploy the newer one; expected epoch 2 or a later one, got 1" in part.message
             assert part.reason is None
             assert await old.drained() is None

@@ -25,7 +25,7 @@ from streamdp.service.ledgers import Ledgers
 from streamdp.service.loop import Service
 from streamdp.service.settings import Pace
 from streamdp.service.taking import scope
-from streamdp.service.view import PartitionView, Status, View
+from streamdp.service.view import PartitionStatus, Status, View
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.wire.entries import Entries
@@ -330,7 +330,7 @@ def test_does_a_service_on_files_halt_where_its_input_was_made_again(tmp_path: P
         await producer.send(STREAM.topics.input, events(count, seed=seed))
         await producer.close()
 
-    async def until(what: Callable[[PartitionView], bool]) -> str:
+    async def until(what: Callable[[PartitionStatus], bool]) -> str:
         view = View([STREAM])
         service = Service(
             [STREAM],

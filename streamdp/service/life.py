@@ -36,11 +36,11 @@ from streamdp.core.errors import (
     TransportLost,
     Unexpanded,
 )
-from streamdp.ports import Partition, Records, Transport
+from streamdp.ports import Partition, Records, Taken, Transport
 from streamdp.service.charges_by_others import ChargesByOthersOf
 from streamdp.service.event_log import EventLog, where_raised
 from streamdp.service.settings import LoopSettings
-from streamdp.service.view import PartitionView, Reason, Status, View
+from streamdp.service.view import Reason, Status, View
 
 Clock = Callable[[], float]
 Observe = Callable[[str, float], None]
@@ -148,21 +148,30 @@ class Life:
             self.go_on(position)
             self._around.log.info("partition_resumed", partition=str(self.partition))
 
-    def look(self) -> PartitionView:
+    def taken(self, taken: Taken) -> None:
+        """Show how far the partition is behind before it works, as far as that is known."""
+        self._around.view.look_ahead(
+            self.partition,
+            position=taken.group_offset,
+            end=taken.end_offset,
+            now=self._around.clock(),
+        )
+
+    def look(self) -> None:
         """Note how far the input reaches."""
-        transport, part = self._around.transport, self._around.view.part(self.partition)
-        part.look(
+        transport = self._around.transport
+        self._around.view.look(
+            self.partition,
             first=transport.first_offset(self.partition),
             end=transport.end_offset(self.partition),
             retain=transport.retain,
             now=self._around.clock(),
         )
-        return part
 
     def stamp(self, records: Records) -> None:
         """Compare clocks by records that have come."""
         end, now = self._around.transport.end_offset(self.partition), self._around.now()
-        self._around.view.part(self.partition).stamp(records, end=end, now=now)
+        self._around.view.stamp(self.partition, records, end=end, now=now)
 
     def check_not_stalled(self, *, position: int) -> None:
         """Raise `TransportLost` if records wait, but none came for long: a stall in silence.
@@ -228,7 +237,7 @@ class Life:
 
     async def _stand_by(self, why: Superseded) -> None:
         """Leave the partition alone, and show it, until it is revoked or the process drains."""
-        self._around.view.wait(self.partition, str(why))
+        self._around.view.turn(self.partition, Status.WAITING, str(why))
         self._around.log.warning(
             "partition_waiting", partition=str(self.partition), detail=str(why)
         )
@@ -240,7 +249,7 @@ class Life:
         waits = self._around.settings.retry_seconds
         seconds = waits[min(attempt, len(waits) - 1)]
         if isinstance(error, Unexpanded):
-            self._around.view.lack(self.partition, error.topic)
+            self._around.view.turn(self.partition, Status.RETRYING, lacking=error.topic)
         elif isinstance(error, Refused):
             self._around.view.refuse(self.partition, error.named, now=self._around.clock())
         else:

@@ -271,10 +271,9 @@ class Service:
         transport, now = self._transport, self._around.clock()
         self._view.missing = transport.missing()
         for partition, worker in self._workers.items():
-            part = self._view.part(partition)
-            if not worker.at_work and part.status in ON_ITS_WAY:
+            if not worker.at_work and self._view.part(partition).status in ON_ITS_WAY:
                 position, end = transport.group_offset(partition), transport.end_offset(partition)
-                part.look_ahead(position=position, end=end, now=now)
+                self._view.look_ahead(partition, position=position, end=end, now=now)
 
     async def _brake(self) -> None:
         """Pause polling for a moment, so that commits can take up a burst of releases.

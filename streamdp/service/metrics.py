@@ -18,8 +18,15 @@ from streamdp.serve.about import About
 from streamdp.serve.families import counter, gauge, histogram
 from streamdp.serve.metrics import certificate, configured, refusals
 from streamdp.serve.traffic import Refusal, Traffic
-from streamdp.service.status import BUCKETS, STEPS, PartitionStatus, ProcessStatus, StreamStatus
-from streamdp.service.view import Reason, Status
+from streamdp.service.view import (
+    BUCKETS,
+    STEPS,
+    PartitionStatus,
+    ProcessStatus,
+    Reason,
+    Status,
+    StreamStatus,
+)
 
 REST = "rest"
 LOST_SECONDS = 15.0
@@ -46,8 +53,6 @@ class OfPartition:
 def _furthest(hours: list[float]) -> float:
     return max(hours, key=abs)
 
-
-_WAITS = str(Status.WAITING)
 
 _OF_LEARNING = (
     OfPartition(counter, "streamdp_slots", "Slots learned from.", lambda part: part.slots),
@@ -218,9 +223,9 @@ def _learning(facts: Facts, most: int) -> Iterator[Metric]:
         "1 if the partition has halted for this reason: somebody must act.",
         [*labels, "reason"],
         (
-            ((name, label, reason), float(any(part.reason == reason for part in of)))
+            ((name, label, str(reason)), float(any(part.reason is reason for part in of)))
             for name, label, of in parts
-            for reason in map(str, Reason)
+            for reason in Reason
         ),
     )
     yield gauge(
@@ -231,7 +236,7 @@ def _learning(facts: Facts, most: int) -> Iterator[Metric]:
             (
                 (name, label),
                 float(
-                    any(part.status == _WAITS for part in of)
+                    any(part.status is Status.WAITING for part in of)
                     and all(part.reason is None for part in of)
                 ),
             )
@@ -358,6 +363,6 @@ def is_up(process: ProcessStatus) -> bool:
 
     A partition that is merely being taken, as in every rebalance, says nothing of the transport.
     """
-    lost = any(part.lost for stream in process.work for part in stream.partitions)
+    lost = any(part.lost for _, part in process.parts)
     ago = process.polled_ago
     return not lost and ago is not None and ago < LOST_SECONDS

@@ -53,8 +53,7 @@ from streamdp.service.listeners import (
 )
 from streamdp.service.metrics import Facts, ProcessMetrics, is_up
 from streamdp.service.run import Running
-from streamdp.service.status import ProcessStatus, Steps, status_of
-from streamdp.service.view import Reason
+from streamdp.service.view import ProcessStatus, Reason, Steps, status_of
 from streamdp.wire.unprotected import NOT_PRIVATE
 
 SNAPSHOT_SECONDS = 0.5
@@ -114,9 +113,8 @@ class LatestStatus:
             return ["the learning process has not started"]
         missing = [] if process.begun else process.not_begun()
         missing += [
-            f"{stream.name}/{part.number} is halted by this configuration"
-            for stream in process.work
-            for part in stream.partitions
+            f"{name} is halted by this configuration"
+            for name, part in process.parts
             if part.reason in _OF_CONFIGURATION
         ]
         return missing if self.is_alive else [*missing, "the learning process is silent"]
@@ -124,9 +122,8 @@ class LatestStatus:
     def halted(self) -> list[str]:
         """The halted partitions and their reasons; their published actions stay in force."""
         return [
-            f"{stream.name}/{part.number}: {part.reason}: {part.message}"
-            for stream in ([] if self.process is None else self.process.work)
-            for part in stream.partitions
+            f"{name}: {part.reason}: {part.message}"
+            for name, part in ([] if self.process is None else self.process.parts)
             if part.reason is not None
         ]
 

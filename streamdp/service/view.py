@@ -1,17 +1,23 @@
-"""The view of published releases: the only source of metrics, pages and HTTP.
+"""The status: the public facts of streams, assemblies and partitions, as values.
 
-The view is told of a commit after it is durable, and of nothing earlier. All of it is public:
-blocks, slots, keys and positions. It never receives a loss or a sum, so it cannot show one. (What
-was released and charged, `streamdp.serve.history` reads from the ledger.)
+`View` is told of a commit after it is durable, and of nothing earlier. It replaces a partition's
+`PartitionStatus`, which is frozen; `status_of` adds what follows from the time. Pages, metrics and
+readiness read that value and nothing else: the operations listener lives in a thread of its own and
+knows nothing else of the work. All of it is public: blocks, slots, keys and positions. The view
+never receives a loss or a sum, so it cannot show one. (What was released and charged,
+`streamdp.serve.history` reads from the ledger.)
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, structs
 
 from streamdp.ports import Partition, Records
 
@@ -25,6 +31,16 @@ _CALM_SECONDS = 60.0  # of work after which nothing is refused any more
 _OVERDUE_SECONDS = 60.0  # the step in which lateness is shown
 _HOUR = 3_600_000  # milliseconds
 _KEPT_ENDS = 256  # notes of the input's end; beyond this every other one is dropped
+
+STEPS = ("poll", "commit")
+"""The public steps whose durations are shown."""
+
+BUCKETS = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0),
+)
+"""Upper bounds in seconds: a commit takes 3.5 ms on a healthy broker, and a request to one in
+trouble ends after 40 s."""
 
 
 class Status(StrEnum):
@@ -53,130 +69,180 @@ class Reason(StrEnum):
     INTERNAL = "internal"
 
 
-@dataclass(slots=True)
-class PartitionView:
-    """The public facts of one partition."""
+class PartitionStatus(Struct, frozen=True):
+    """One partition of this process. Its fields, and those of a stream, are the page's JSON."""
 
+    number: int
     status: Status = Status.TAKING
     reason: Reason | None = None
     message: str = ""
     progress: float = 0.0  # of a rebuild, 0 to 1
     position: int = 0
     low_water: int = 0
-    end_offset: int | None = None
-    first_offset: int | None = None
-    retain: int | None = None  # records beyond what rebuilds need, where the transport trims
+    lag: int | None = None  # records that are not durable in the state yet
+    headroom: int | None = None
+    """Records between the oldest retained one and the oldest that a rebuild needs. None while
+    nothing was ever deleted: then retention is not near, however short the log is."""
     keys: int = 0
     keys_refused: int = 0
-    slots: int = 0  # learned from since this process took the partition
+    slots: int = 0  # learned from
     blocks: int = 0
-    published_at: float | None = None
+    published_ago: float | None = None
+    lag_seconds: float = 0.0
+    """Since this process first saw the oldest waiting record. Computed from offsets alone, so it
+    says nothing of any event; records that waited before are as old as the first look."""
     lost: str = ""  # the class of the error by which the transport was lost; "" once it answers
-    refused: str = ""  # the error's class and topic, if rights or certificates were refused
-    refused_at: float = 0.0
+    refused: str = ""  # the error's class and topic, while rights or certificates are refused
     lacking: str = ""  # the topic that lacks the partition, which the input has
-    clock_ahead: float | None = None  # of the input's newest timestamp before ours, in hours
     open: int = 0  # of an assembly: requests that wait for their deadline
-    events: int = 0  # of an assembly: written since this process took the partition
-    due_at: float | None = None  # of an assembly: when the oldest open request is due
-    _at_end: bool = False  # whether the newest records reached the input's end
-    # When the input was seen to reach which offset.
-    _ends: deque[tuple[float, int]] = field(default_factory=deque)
-
-    @property
-    def lag(self) -> int | None:
-        """Records that are not durable in the state yet."""
-        return None if self.end_offset is None else max(0, self.end_offset - self.position)
-
-    def look(
-        self, *, first: int | None, end: int | None, now: float, retain: int | None = None
-    ) -> None:
-        """Note how far the input reaches."""
-        self.first_offset, self.end_offset, self.retain = first, end, retain
-        ends = self._ends
-        while ends and ends[0][1] <= self.position:
-            ends.popleft()
-        if end is not None and end > (ends[-1][1] if ends else self.position):
-            ends.append((now, end))
-        if len(ends) > _KEPT_ENDS:
-            kept = list(ends)[::2]
-            ends.clear()
-            ends.extend(kept)
-
-    def look_ahead(self, *, position: int | None, end: int | None, now: float) -> None:
-        """Note how far input and group are while the partition is taken, as far as both are known.
-
-        So its lag is known before it works: the group's offset follows the state's.
-        """
-        if position is None or end is None:
-            return
-        self.position = max(self.position, position)
-        self.low_water = self.low_water or self.position
-        self.look(first=self.first_offset, end=end, now=now)
-
-    def stamp(self, records: Records, *, end: int | None, now: int) -> None:
-        """Compare the clocks by records that have just come, in whole hours.
-
-        They have if they reach the input's end, as those before them did: others may have waited
-        for any time. `now` is our clock, in milliseconds since 1970. Nothing here depends on when
-        this view was last looked at, which outcomes could move.
-        """
-        fresh, self._at_end = self._at_end, end is not None and records.next_offset >= end
-        if fresh and self._at_end and records.timestamps:
-            self.clock_ahead = float(int((records.timestamps[-1] - now) / _HOUR))
-
-    def overdue(self, *, now: float) -> float:
-        """Seconds by which an assembly's oldest open request is overdue.
-
-        In whole minutes: it is overdue while outcomes are read, and that takes seconds.
-        """
-        late = 0.0 if self.due_at is None else max(0.0, now - self.due_at)
-        return late - late % _OVERDUE_SECONDS
-
-    def refusal(self, *, now: float) -> str:
-        """What is refused now: it may show only some time after the partition was taken again."""
-        calm = self.status is Status.RUNNING and now - self.refused_at > _CALM_SECONDS
-        return "" if calm else self.refused
-
-    def lag_seconds(self, *, now: float) -> float:
-        """Seconds since this process first saw the oldest waiting record.
-
-        Computed from offsets alone, so it says nothing of any event. Records that waited before the
-        process came are as old as its first look.
-        """
-        waiting = (at for at, end in self._ends if end > self.position)
-        return max(0.0, now - next(waiting, now))
-
-    @property
-    def headroom(self) -> int | None:
-        """Records between the oldest retained one and the oldest that a rebuild needs.
-
-        None while nothing was ever deleted: then retention is not near, however short the log is.
-        """
-        return self.low_water - self.first_offset if self.first_offset else None
-
-    @property
-    def kept(self) -> int | None:
-        """Records that the input keeps, where the transport trims it; also of no use to anybody."""
-        if self.retain is None or self.first_offset is None or self.end_offset is None:
-            return None
-        return self.end_offset - self.first_offset
+    events: int = 0  # of an assembly: written
+    clock_ahead: float | None = None  # of the newest timestamp before our clock, in whole hours
+    overdue: float = 0.0
+    """Of an assembly: seconds by which the oldest open request is late. In whole minutes: it is
+    late while outcomes are read, and that takes seconds."""
+    kept: int | None = None  # records of the input, where the transport trims it
+    retain: int | None = None  # how many of them it means to keep beyond what rebuilds need
 
 
 COUNTS = ("slots", "blocks", "keys_refused", "events")
-"""What a partition's view counts since this process took it."""
+"""What is counted of a partition: the view has it since it was taken, a status ever."""
+
+
+class StreamStatus(Struct, frozen=True):
+    """One stream or assembly of this process."""
+
+    name: str
+    partitions: list[PartitionStatus]
+    settled: bool = True  # whether this process's partitions are known
+    left: list[PartitionStatus] = []  # that it had before: what was counted of them stays
+
+
+class StepStatus(Struct, frozen=True):
+    """How long a public step took: counts up to each bound of `BUCKETS` and beyond."""
+
+    name: str
+    counts: list[int]
+    seconds: float
+
+
+class ProcessStatus(Struct, frozen=True):
+    """One learning process."""
+
+    streams: list[StreamStatus]
+    steps: list[StepStatus]
+    polled_ago: float | None  # seconds since the transport last answered
+    started_at: float = 0.0  # seconds since 1970
+    assigned: int = 0  # partitions, since the start
+    revoked: int = 0
+    assemblies: list[StreamStatus] = []
+    errors: list[tuple[str, str]] = []  # topic and class: why the transport does not answer
+    missing: list[str] = []  # inputs that do not exist
+    hidden: list[tuple[str, str]] = []  # stream; the error's class and the input that is refused
+    registries: dict[str, float] = {}  # subjects: seconds since their registry stopped answering
+    begun: bool = False  # whether every partition that it had at first was taken, now or earlier
+
+    @property
+    def work(self) -> list[StreamStatus]:
+        """The streams and assemblies that have partitions here."""
+        return [*self.streams, *self.assemblies]
+
+    @property
+    def parts(self) -> list[tuple[str, PartitionStatus]]:
+        """Every partition that is here, with its name."""
+        return [(f"{of.name}/{part.number}", part) for of in self.work for part in of.partitions]
+
+    def not_begun(self) -> list[str]:
+        """The partitions that still have to be taken, or why none can be."""
+        missing = [
+            f"{stream.name}: its partitions are not assigned yet"
+            for stream in self.work
+            if not stream.settled
+        ]
+        missing += self.away()
+        if self.parts and all(part.status is Status.HALTED for _, part in self.parts):
+            missing.append("every partition is halted")
+        return missing
+
+    def away(self) -> list[str]:
+        """What does not learn now and will by itself, or as soon as its input is there again."""
+        away = [f"{name}: {error}" for name, error in self.hidden]
+        away += [f"the input {topic} does not exist" for topic in self.missing]
+        for name, part in self.parts:
+            if part.status in ON_ITS_WAY:
+                why = f": {part.lacking} lacks the partition, `streamdp topics expand` adds it"
+                away.append(f"{name} is {part.status}" + why * bool(part.lacking))
+        return away
+
+
+class Steps:
+    """Counts how long public steps take."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._counts = {step: [0] * (len(BUCKETS) + 1) for step in STEPS}
+        self._seconds = dict.fromkeys(STEPS, 0.0)
+        self._polled_at: float | None = None
+
+    def observe(self, step: str, seconds: float) -> None:
+        """Count a step's duration."""
+        self._counts[step][bisect_left(BUCKETS, seconds)] += 1
+        self._seconds[step] += seconds
+        if step == "poll":
+            self._polled_at = self._clock()
+
+    def statuses(self) -> list[StepStatus]:
+        """The counts of all steps."""
+        return [StepStatus(step, list(self._counts[step]), self._seconds[step]) for step in STEPS]
+
+    def polled_ago(self, *, now: float) -> float | None:
+        """Seconds since the transport last answered."""
+        return None if self._polled_at is None else now - self._polled_at
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What a partition's status follows from, beside what it shows."""
+
+    before: Counter[str] = field(default_factory=Counter)  # by earlier takings of this process
+    first: int | None = None  # of the input
+    end: int | None = None
+    ends: deque[tuple[float, int]] = field(default_factory=deque)  # when it reached which offset
+    at_end: bool = False  # whether the newest records reached the input's end
+    published_at: float | None = None
+    refused_at: float = 0.0
+    due_at: float | None = None  # of an assembly: when the oldest open request is due
+
+    def status(self, part: PartitionStatus, now: float) -> PartitionStatus:
+        """What is shown at a time."""
+        waiting = (at for at, end in self.ends if end > part.position)
+        late = 0.0 if self.due_at is None else max(0.0, now - self.due_at)
+        calm = part.status is Status.RUNNING and now - self.refused_at > _CALM_SECONDS
+        return structs.replace(
+            part,
+            published_ago=None if self.published_at is None else now - self.published_at,
+            lag_seconds=max(0.0, now - next(waiting, now)),
+            refused="" if calm else part.refused,  # that shows only some time after a taking
+            overdue=late - late % _OVERDUE_SECONDS,
+            **{name: getattr(part, name) + self.before[name] for name in COUNTS},
+        )
 
 
 @dataclass(slots=True)
 class WorkView:
-    """The public facts of one stream or assembly: the lives of its partitions."""
+    """One stream or assembly: the lives of its partitions."""
 
     settled: bool = False  # whether this process's partitions are known
-    before: defaultdict[int, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    """What earlier takings of each partition have counted in this process."""
-    partitions: defaultdict[int, PartitionView] = field(
-        default_factory=lambda: defaultdict(PartitionView)
-    )
+    partitions: dict[int, PartitionStatus] = field(default_factory=dict)
+    seen: defaultdict[int, _Seen] = field(default_factory=lambda: defaultdict(_Seen))
+
+    def status(self, name: str, now: float) -> StreamStatus:
+        """What is shown at a time."""
+        parts = [self.seen[of].status(part, now) for of, part in sorted(self.partitions.items())]
+        left = [
+            self.seen[number].status(PartitionStatus(number, Status.DRAINED, progress=1.0), now)
+            for number in sorted(self.seen.keys() - self.partitions.keys())
+        ]
+        return StreamStatus(name, parts, self.settled, left)
 
 
 class View:
@@ -193,80 +259,177 @@ class View:
         self.streams: Mapping[str, WorkView] = {spec.name: WorkView() for spec in specs}
         self.work = {**self.streams, **self.assemblies}  # by name
 
-    def part(self, partition: Partition) -> PartitionView:
-        """The view of one partition."""
-        return self.work[partition.stream].partitions[partition.number]
+    def part(self, partition: Partition) -> PartitionStatus:
+        """What is shown of one partition."""
+        number = partition.number
+        return self.work[partition.stream].partitions.setdefault(number, PartitionStatus(number))
+
+    def _seen(self, partition: Partition) -> _Seen:
+        return self.work[partition.stream].seen[partition.number]
+
+    def show(self, partition: Partition, **changes: Any) -> None:
+        """Replace what is shown of a partition."""
+        part, seen = structs.replace(self.part(partition), **changes), self._seen(partition)
+        first, end = seen.first, seen.end
+        self.work[partition.stream].partitions[partition.number] = structs.replace(
+            part,
+            lag=None if end is None else max(0, end - part.position),
+            headroom=part.low_water - first if first else None,
+            kept=None if part.retain is None or first is None or end is None else end - first,
+        )
 
     def forget(self, partition: Partition) -> None:
         """Forget a partition that another process has now, but for what was counted here."""
-        if partition.number in self.work[partition.stream].partitions:
+        work = self.work[partition.stream]
+        if partition.number in work.partitions:
             self._count_anew(partition)
-            del self.work[partition.stream].partitions[partition.number]
+            work.seen[partition.number] = _Seen(self._seen(partition).before)
+            del work.partitions[partition.number]
 
     def _count_anew(self, partition: Partition) -> None:
         """Keep what was counted of a partition: each taking counts from 0, and totals go on."""
-        part, before = self.part(partition), self.work[partition.stream].before[partition.number]
+        part, before = self.part(partition), self._seen(partition).before
         for name in COUNTS:
             before[name] += getattr(part, name)
-            setattr(part, name, 0)
+        self.show(partition, **dict.fromkeys(COUNTS, 0))
 
-    def turn(self, partition: Partition, status: Status) -> None:
+    # -- a partition's life ------------------------------------------------------------------------
+
+    def turn(self, partition: Partition, status: Status, message: str = "", **more: Any) -> None:
         """Show a new stage of a partition's life."""
-        part = self.part(partition)
-        part.status, part.reason, part.message = status, None, ""
         if status is Status.TAKING:
             self._count_anew(partition)
-        if status is not Status.TAKING:  # taking says nothing of the transport yet
-            part.lost = part.lacking = ""
+        else:  # taking says nothing of the transport yet
+            more = {"lost": "", "lacking": "", **more}
+        progress = 0.0 if status in ON_ITS_WAY else 1.0
+        self.show(partition, status=status, reason=None, message=message, progress=progress, **more)
 
     def retry(self, partition: Partition, error: str) -> None:
         """Show that the transport was lost, and the class of the error."""
-        self.turn(partition, Status.RETRYING)
-        self.part(partition).lost = error
-        self.part(partition).refused = ""
+        self.turn(partition, Status.RETRYING, lost=error, refused="")
 
     def refuse(self, partition: Partition, named: str, *, now: float) -> None:
         """Show that the transport answers, but refuses this process.
 
         Some answers name no topic: then the same error with a topic says more.
         """
-        before = self.part(partition).refused
-        self.turn(partition, Status.RETRYING)
-        part = self.part(partition)
-        part.refused_at = now
-        part.refused = before if before.startswith(named) else named
-
-    def lack(self, partition: Partition, topic: str) -> None:
-        """Show that a topic lacks the partition, which its input has."""
-        self.turn(partition, Status.RETRYING)
-        self.part(partition).lacking = topic
+        before, self._seen(partition).refused_at = self.part(partition).refused, now
+        refused = before if before.startswith(named) else named
+        self.turn(partition, Status.RETRYING, refused=refused)
 
     def running(self, partition: Partition, work: PartitionWork) -> None:
         """Show what is durable of a partition that was restored."""
-        self.turn(partition, Status.RUNNING)
-        part = self.part(partition)
-        part.position, part.low_water = work.point.next_offset, work.point.low_water
-        part.keys = len(work.engine)
-
-    def wait(self, partition: Partition, message: str) -> None:
-        """Show that the partition waits for a process with a later configuration."""
-        self.turn(partition, Status.WAITING)
-        self.part(partition).message = message
+        point, keys = work.point, len(work.engine)
+        self.turn(
+            partition,
+            Status.RUNNING,
+            position=point.next_offset,
+            low_water=point.low_water,
+            keys=keys,
+        )
 
     def halt(self, partition: Partition, reason: Reason, message: str) -> None:
         """Show that the partition has stopped and needs an operator."""
-        part = self.part(partition)
-        part.status, part.reason, part.message = Status.HALTED, reason, message
-        part.lost = part.refused = part.lacking = ""
+        self.turn(partition, Status.HALTED, message, refused="")
+        self.show(partition, reason=reason)
 
     def committed(
         self, partition: Partition, cut: Cut, *, slots: int, keys_refused: int, now: float
     ) -> None:
         """Show what a commit published, once it is durable."""
-        part, point = self.part(partition), cut.checkpoint
-        part.slots = slots
-        part.position, part.low_water = point.next_offset, point.low_water
-        part.keys, part.keys_refused = point.rows, keys_refused
+        point, blocks = cut.checkpoint, self.part(partition).blocks + cut.blocks
         if cut.releases:
-            part.published_at = now
-        part.blocks += cut.blocks
+            self._seen(partition).published_at = now
+        self.show(
+            partition,
+            position=point.next_offset,
+            low_water=point.low_water,
+            keys=point.rows,
+            keys_refused=keys_refused,
+            slots=slots,
+            blocks=blocks,
+        )
+
+    def due(self, partition: Partition, at: float | None) -> None:
+        """Note when an assembly's oldest open request is due."""
+        self._seen(partition).due_at = at
+
+    # -- its input ---------------------------------------------------------------------------------
+
+    def look(
+        self,
+        partition: Partition,
+        *,
+        first: int | None,
+        end: int | None,
+        now: float,
+        retain: int | None = None,
+    ) -> None:
+        """Note how far the input reaches."""
+        seen, position = self._seen(partition), self.part(partition).position
+        seen.first, seen.end, ends = first, end, seen.ends
+        while ends and ends[0][1] <= position:
+            ends.popleft()
+        if end is not None and end > (ends[-1][1] if ends else position):
+            ends.append((now, end))
+        if len(ends) > _KEPT_ENDS:
+            seen.ends = deque(list(ends)[::2])
+        self.show(partition, retain=retain)
+
+    def look_ahead(
+        self, partition: Partition, *, position: int | None, end: int | None, now: float
+    ) -> None:
+        """Note how far input and group are while the partition is taken, as far as both are known.
+
+        So its lag is known before it works: the group's offset follows the state's.
+        """
+        if position is None or end is None:
+            return
+        part = self.part(partition)
+        position = max(part.position, position)
+        self.show(partition, position=position, low_water=part.low_water or position)
+        self.look(partition, first=self._seen(partition).first, end=end, now=now)
+
+    def stamp(self, partition: Partition, records: Records, *, end: int | None, now: int) -> None:
+        """Compare the clocks by records that have just come, in whole hours.
+
+        They have if they reach the input's end, as those before them did: others may have waited
+        for any time. `now` is our clock, in milliseconds since 1970. Nothing here depends on when
+        this view was last looked at, which outcomes could move.
+        """
+        seen = self._seen(partition)
+        fresh, seen.at_end = seen.at_end, end is not None and records.next_offset >= end
+        if fresh and seen.at_end and records.timestamps:
+            ahead = float(int((records.timestamps[-1] - now) / _HOUR))
+            self.show(partition, clock_ahead=ahead)
+
+
+def status_of(view: View, steps: Steps, *, now: float, started_at: float = 0.0) -> ProcessStatus:
+    """The public status at this moment; `now` is of the clock that the service runs by."""
+    errors = {
+        (view.inputs.get(name, ""), part.lost)
+        for name, work in view.work.items()
+        for part in work.partitions.values()
+        if part.lost
+    }
+    registries: dict[str, float] = {}  # 0 while one answers
+    for source in view.sources:
+        seconds = 0.0 if source.lost_at is None else now - source.lost_at
+        registries[source.subject] = max(seconds, registries.get(source.subject, 0.0))
+    return ProcessStatus(
+        streams=[work.status(name, now) for name, work in view.streams.items()],
+        steps=steps.statuses(),
+        polled_ago=steps.polled_ago(now=now),
+        started_at=started_at,
+        assigned=view.assigned,
+        revoked=view.revoked,
+        assemblies=[work.status(name, now) for name, work in view.assemblies.items()],
+        errors=sorted(errors if view.lost is None else errors | {view.lost}),
+        missing=sorted(topic for topic, error in view.missing.items() if not error),
+        hidden=[
+            (name, f"{error} {topic}")
+            for name, topic in view.inputs.items()
+            if (error := view.missing.get(topic, ""))
+        ],
+        registries=registries,
+    )

@@ -139,9 +139,7 @@ class Worker:
             unused = epochs_of_no_partition(self._spec, taken.partitions)
             if unused is not None and self.partition.number == 0:  # one line for all partitions
                 around.log.warning("partition_epochs_unused", stream=self._spec.name, detail=unused)
-            around.view.part(self.partition).look_ahead(
-                position=taken.group_offset, end=taken.end_offset, now=around.clock()
-            )
+            self.life.taken(taken)
             by_others = await around.by_others(
                 self._spec.name, scope(self._spec, self.partition, taken)
             )
@@ -166,7 +164,7 @@ class Worker:
         async for records in around.transport.read(self.partition, span.start, span.stop):
             restoring.feed(records)
             done = (records.next_offset - span.start) / len(span)
-            around.view.part(self.partition).progress = done
+            around.view.show(self.partition, progress=done)
             report(done=round(done, 3))
             await asyncio.sleep(0)
 

@@ -20,8 +20,7 @@ from streamdp.core.errors import Refused, TransportLost
 from streamdp.ports import Commit, Partition
 from streamdp.service.charges_by_others import alone
 from streamdp.service.loop import Service
-from streamdp.service.status import Steps, status_of
-from streamdp.service.view import PartitionView, Status, View
+from streamdp.service.view import PartitionStatus, Status, Steps, View, status_of
 from streamdp.testing.broker import (
     AclRight,
     Broker,
@@ -100,7 +99,7 @@ async def serving(*sites: Site) -> AsyncIterator[tuple[View, Lines, asyncio.Task
 
 
 async def until(
-    view: View, task: asyncio.Task[object], at: Partition, what: Callable[[PartitionView], bool]
+    view: View, task: asyncio.Task[object], at: Partition, what: Callable[[PartitionStatus], bool]
 ) -> None:
     async with asyncio.timeout(180):
         while not what(view.part(at)):

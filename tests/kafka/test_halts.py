@@ -27,8 +27,7 @@ from streamdp.ports import Headers, Key, Partition, Value
 from streamdp.service.charges_by_others import ChargesByOthers, Scope, alone
 from streamdp.service.life import Life
 from streamdp.service.spec import StreamSpec
-from streamdp.service.status import Steps, status_of
-from streamdp.service.view import Reason, Status
+from streamdp.service.view import Reason, Status, Steps, status_of
 from streamdp.testing.broker import AclRight, Borrowed, Grant, Resource, allow
 from streamdp.testing.formats import HOSTILE
 from streamdp.testing.judge import judge

@@ -20,7 +20,7 @@ from streamdp.ports import Partition, Reached, no_fault
 from streamdp.service.charges_by_others import alone
 from streamdp.service.life import Surroundings
 from streamdp.service.settings import Pace
-from streamdp.service.view import PartitionView, Status, View
+from streamdp.service.view import PartitionStatus, Status, View
 from streamdp.service.worker import Worker
 from streamdp.testing.broker import Borrowed
 from streamdp.testing.transport_room import Heard
@@ -48,7 +48,7 @@ class Life:
     task: asyncio.Task[None]
 
     @property
-    def part(self) -> PartitionView:
+    def part(self) -> PartitionStatus:
         return self.view.part(HOME)
 
     async def reads(self, stop: int) -> None:

@@ -13,7 +13,7 @@ from streamdp.service.batches import decode
 from streamdp.service.charges_by_others import alone
 from streamdp.service.loop import Service
 from streamdp.service.spec import StreamSpec
-from streamdp.service.view import PartitionView, Status, View
+from streamdp.service.view import PartitionStatus, Status, View
 from streamdp.testing.judge import Evidence, judge, judge_fold
 from streamdp.wire.feedback import Played
 from tests.support.lasting import lasting
@@ -93,7 +93,7 @@ async def _serving(
         await transport.close()
 
 
-def _parts(of: _Serving) -> dict[int, PartitionView]:
+def _parts(of: _Serving) -> dict[int, PartitionStatus]:
     """What a service knows of the partitions that it was given."""
     (stream,) = of.view.streams.values()
     return stream.partitions

@@ -26,7 +26,7 @@ from streamdp.service.charges_by_others import (
 from streamdp.service.loop import Service
 from streamdp.service.settings import LoopSettings, Pace
 from streamdp.service.spec import StreamSpec
-from streamdp.service.view import PartitionView, Status, View
+from streamdp.service.view import PartitionStatus, Status, View
 from streamdp.testing.broker import Borrowed
 from streamdp.testing.judge import Evidence, judge, judge_fold
 from streamdp.wire.lines import EpochMark, LedgerLine
@@ -221,10 +221,10 @@ class Running:
     task: asyncio.Task[object]
 
     @property
-    def part(self) -> PartitionView:
+    def part(self) -> PartitionStatus:
         return self.view.part(HOME)
 
-    async def until(self, what: Callable[[PartitionView], bool]) -> None:
+    async def until(self, what: Callable[[PartitionStatus], bool]) -> None:
         async with asyncio.timeout(30):
             while not what(self.part):
                 if self.task.done():

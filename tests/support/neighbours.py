@@ -303,7 +303,7 @@ class Life:
 
 def shown(view: View) -> str:
     """All that the view holds of the partition."""
-    return repr(view.part(HOME))
+    return repr(view.work[HOME.stream])
 
 
 def _run(work: Callable[[], Any]) -> Observed:

@@ -115,8 +115,7 @@ def lived(
 def _is_done(running: Running, name: str) -> bool:
     parts = running.view.streams[name].partitions.values()
     return bool(parts) and all(
-        part.status is Status.RUNNING and part.position == part.end_offset and part.blocks > 0
-        for part in parts
+        part.status is Status.RUNNING and part.lag == 0 and part.blocks > 0 for part in parts
     )
 
 

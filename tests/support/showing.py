@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
+from msgspec import convert
 from prometheus_client.core import Metric
 
 import streamdp as sd
@@ -17,7 +18,7 @@ from streamdp.serve.about import About
 from streamdp.serve.history import StreamReleases
 from streamdp.serve.traffic import Traffic
 from streamdp.service import metrics as learning
-from streamdp.service.status import PartitionStatus, ProcessStatus, Steps, StreamStatus
+from streamdp.service.view import PartitionStatus, ProcessStatus, Steps, StreamStatus
 from tests.golden_wire import ACTIONS as FOUR
 from tests.support.publishing import HOME, charge, release
 from tests.support.streams import ACTIONS, spec
@@ -47,7 +48,7 @@ def partition(number: int = 0, **other: object) -> PartitionStatus:
         "keys_refused": 0, "slots": 1000, "blocks": 9, "published_ago": 12.0,
         "kept": 20_000, "retain": 1_000_000, "clock_ahead": 0.0,
     }  # fmt: skip
-    return PartitionStatus(**{**good, **other})  # type: ignore[arg-type]
+    return convert({**good, **other}, PartitionStatus)
 
 
 def process(*partitions: PartitionStatus) -> ProcessStatus:

@@ -14,8 +14,7 @@ from streamdp.service.life import Observe, unobserved
 from streamdp.service.loop import Service
 from streamdp.service.operations import LatestStatus
 from streamdp.service.spec import StreamSpec
-from streamdp.service.status import Steps, status_of
-from streamdp.service.view import View
+from streamdp.service.view import Steps, View, status_of
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
 from tests.support.asking import Observer, Process

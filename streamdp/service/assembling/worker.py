@@ -99,9 +99,7 @@ class AssemblyWorker:
         assert isinstance(transport, PairedTransport), "looked at there"
         self.life.taking()
         taken = await transport.take(self.partition)
-        around.view.part(self.partition).look_ahead(
-            position=taken.group_offset, end=taken.end_offset, now=around.clock()
-        )
+        self.life.taken(taken)
         work = PartitionAssembly(
             self._spec,
             self.partition,
@@ -144,12 +142,16 @@ class AssemblyWorker:
 
     def _show(self, work: PartitionAssembly) -> None:
         """Show how far requests were read and have become events."""
-        part = self._around.view.part(self.partition)
-        part.position, part.low_water = work.position, work.history
-        part.open, part.events = work.open, work.events
-        due = work.next_due()
+        view, due = self._around.view, work.next_due()
         ahead = None if due is None else (due - self._around.now()) / 1000
-        part.due_at = None if ahead is None else self._around.clock() + ahead
+        view.due(self.partition, None if ahead is None else self._around.clock() + ahead)
+        view.show(
+            self.partition,
+            position=work.position,
+            low_water=work.history,
+            open=work.open,
+            events=work.events,
+        )
         self.life.look()
 
 
