@@ -31,7 +31,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from streamdp.core.engine import Drawn, Engine, Kept, Rebuilding, rebuild, recorded
+    from streamdp.core.engine import Engine, Rebuilding, rebuild
     from streamdp.core.errors import (
         BudgetExceeded,
         Fenced,
@@ -40,13 +40,7 @@ if TYPE_CHECKING:
         StreamdpError,
         TransportLost,
     )
-    from streamdp.core.events import (
-        Batch,
-        BlockSums,
-        Identity,
-        Release,
-        Releases,
-    )
+    from streamdp.core.events import Batch
     from streamdp.core.learners import RECIPES, Leader, PolicyLearner, learner_of, recipe
     from streamdp.core.learners.feedback import (
         FEEDBACK_RECIPES,
@@ -65,6 +59,7 @@ if TYPE_CHECKING:
     from streamdp.core.learners.remembering_leader import remembering_leader
     from streamdp.core.randomness import SeededRandomness, SystemRandomness
     from streamdp.core.regret import Estimate, estimate
+    from streamdp.core.releases import Identity, Release, Releases
     from streamdp.core.schedule import Schedule, capped, dyadic, geometric, restarting
 
 __version__ = "0.1.0"
@@ -73,15 +68,12 @@ __all__ = [
     "FEEDBACK_RECIPES",
     "RECIPES",
     "Batch",
-    "BlockSums",
     "BudgetExceeded",
-    "Drawn",
     "Engine",
     "Estimate",
     "Fenced",
     "Identity",
     "InvalidConfig",
-    "Kept",
     "Leader",
     "PolicyLearner",
     "Rebuilding",
@@ -111,20 +103,12 @@ __all__ = [
     "prefix_softmax",
     "rebuild",
     "recipe",
-    "recorded",
     "remembering_leader",
     "restarting",
 ]
 
 _HOMES = {
-    "streamdp.core.engine": (
-        "Drawn",
-        "Engine",
-        "Kept",
-        "Rebuilding",
-        "rebuild",
-        "recorded",
-    ),
+    "streamdp.core.engine": ("Engine", "Rebuilding", "rebuild"),
     "streamdp.core.errors": (
         "BudgetExceeded",
         "Fenced",
@@ -133,13 +117,7 @@ _HOMES = {
         "StreamdpError",
         "TransportLost",
     ),
-    "streamdp.core.events": (
-        "Batch",
-        "BlockSums",
-        "Identity",
-        "Release",
-        "Releases",
-    ),
+    "streamdp.core.events": ("Batch",),
     "streamdp.core.learners": ("RECIPES", "Leader", "PolicyLearner", "learner_of", "recipe"),
     "streamdp.core.learners.feedback": (
         "FEEDBACK_RECIPES",
@@ -148,6 +126,7 @@ _HOMES = {
     ),
     "streamdp.core.randomness": ("SeededRandomness", "SystemRandomness"),
     "streamdp.core.regret": ("Estimate", "estimate"),
+    "streamdp.core.releases": ("Identity", "Release", "Releases"),
     "streamdp.core.schedule": ("Schedule", "capped", "dyadic", "geometric", "restarting"),
 }
 """Where each name is at home: it is imported when it is first asked for, so that a command or a

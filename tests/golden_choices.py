@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from streamdp.client.choosing import chosen_arm
-from streamdp.core.events import Identity
 from streamdp.core.evidence.policy import PARTS
+from streamdp.core.releases import Identity
 from streamdp.ports import Key
 
 HEAD = (

@@ -27,9 +27,10 @@ import numpy as np
 
 import streamdp as sd
 from streamdp.core.engine import Rebuilding
-from streamdp.core.events import Batch, Key, Release, Releases
+from streamdp.core.events import Batch, Key
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES
+from streamdp.core.releases import Release, Releases
 from tests.golden_engine import LEARNERS, POLICIES
 from tests.support.batches import feedback_batch, loss_batch
 from tests.support.bequeathing import heritage_of
@@ -181,7 +182,7 @@ class Run:
     epoch: int = 1
     heritage: dict[Key, Any] = field(default_factory=dict)
     rows: dict[Key, bytes] = field(default_factory=dict)
-    releases: dict[Any, Any] = field(default_factory=dict)
+    releases: list[Release] = field(default_factory=list)
     begins: int = 0
     engine: Any = None
 
@@ -204,7 +205,7 @@ class Run:
     def apply(self, batch: Any) -> Releases:
         """Apply a batch."""
         released: Releases = self.engine.apply_batch(batch)
-        self.releases |= sd.recorded(released)
+        self.releases += released
         return released
 
     def kill(self, whole: Any, cuts: Callable[[int, int], list[int]]) -> None:
@@ -227,7 +228,7 @@ class Run:
         self.heritage = heritage_of(self.engine, story.next_learner)
         position = self.engine.position
         self.learner, self.epoch, self.begins = story.next_learner, 2, position
-        self.rows, self.releases = {}, {}
+        self.rows, self.releases = {}, []
         self.engine = self.fresh()
         self.engine.skip_to(position)
 
@@ -285,7 +286,7 @@ def sorted_rows(engine: sd.Engine) -> list[tuple[Key, bytes]]:
 
 def fields_of(release: Release) -> list[Any]:
     """A release as decoded fields; absent ones are left out."""
-    sums = None if release.sums is None else [column.tolist() for column in release.sums.arrays()]
+    sums = None if release.sums is None else [column.tolist() for column in release.sums]
     policy = None if release.policy is None else np.frombuffer(release.policy, "<u4").tolist()
     carried = release.carried
     optional = {

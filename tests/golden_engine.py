@@ -171,7 +171,7 @@ def folded_policies(learner: PolicyLearner) -> list[str]:
     )
     lines = []
     for release in machine.apply_batch(shown_log(len(learner.actions))):
-        sums = [] if release.sums is None else [column.tolist() for column in release.sums.arrays()]
+        sums = [] if release.sums is None else [column.tolist() for column in release.sums]
         parts = np.frombuffer(release.policy or b"", "<u4").tolist()
         lines.append(
             f"{release.key!r} {release.kind} {release.identity.block} = {sums} then {parts}"

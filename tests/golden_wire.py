@@ -15,9 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from streamdp.core.events import BlockSums, Identity, Key, Release
+from streamdp.core.events import Key
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.regret import estimate
+from streamdp.core.releases import Identity, Release
 from streamdp.testing.formats import HOSTILE
 from streamdp.wire import configure, state
 from streamdp.wire.entries import Entries, release_entry
@@ -93,7 +94,7 @@ def release(
     epsilon = {"opening": Fraction(0), "action": Fraction(1, 2), "mean_loss": Fraction(1, 8)}
     return Release(
         identity=Identity("home", 0, key, 2, born, 0 if kind == "opening" else block, kind),
-        value=value,
+        numbers=(value,),
         start=start,
         stop=stop,
         first_offset=100,
@@ -118,9 +119,8 @@ def _feedback_release(kind: str, *, key: Key = b"fr") -> Release:
     gains, shown = np.array([1 << 19, -3, 0, -(1 << 40)]), np.array([1, 2, 0, 1])
     policy = np.array([(1 << 24) - 3, 1, 1, 1], dtype="<u4").tobytes()
     of = replace(release("opening" if kind == "opening" else "action", 0, key=key))
-    sums = None if kind == "opening" else BlockSums.of(gains, shown)
-    identity = of.identity._replace(kind=kind)
-    return replace(of, identity=identity, sums=sums, policy=policy)
+    numbers = () if kind == "opening" else (*gains.tolist(), *shown.tolist())
+    return replace(of, identity=of.identity._replace(kind=kind), numbers=numbers, policy=policy)
 
 
 CELLS = replace(
@@ -138,7 +138,7 @@ def _of_cells(kind: str) -> Release:
     """The same numbers as rewards and losses, and a policy of each cell."""
     of = _feedback_release(kind)
     halves = np.array([1 << 23] * 4, dtype="<u4").tobytes()
-    return replace(of, sums=of.sums and replace(of.sums, pairs=True), policy=halves)
+    return replace(of, policy=halves)
 
 
 SHOWN_FEEDBACK = {

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import streamdp as sd
 from streamdp.core.bank import CLEAN
-from streamdp.core.engine import Rebuilding, recorded
+from streamdp.core.engine import Rebuilding
 from streamdp.core.engine.plan import Alone
 from streamdp.core.events import Batch
 from streamdp.core.learners.feedback.policy_blocks import policy_blocks
@@ -121,7 +121,7 @@ def test_is_a_rebuild_slot_by_slot_the_engine_that_was(
             saved = machine.save()
     again = Rebuilding(
         engine(learner, ESTIMATES),
-        rows=saved, releases=recorded(drawn),
+        rows=saved, releases=drawn,
     )  # fmt: skip
     for batch in batches:
         again.feed(batch)

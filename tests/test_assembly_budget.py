@@ -17,7 +17,8 @@ import pytest
 
 from streamdp.cli.ledger import _claim, _claimed
 from streamdp.core.errors import ConfigurationMismatch, StateMismatch
-from streamdp.core.events import ACTION, OPENING, Identity, Release
+from streamdp.core.events import ACTION, OPENING
+from streamdp.core.releases import Identity, Release
 from streamdp.ports import LastCommit, Published, StreamTopics
 from streamdp.service.assembling.partition import PartitionAssembly
 from streamdp.service.charges_by_others import ChargesByOthers, EpochReading, Scope
@@ -114,7 +115,7 @@ def charge(
     for at, kind in enumerate((OPENING, ACTION)):
         stop = 1 if kind == OPENING else last + 2
         release = Release(
-            Identity(name, 0, b"fr", 1, 0, 0, kind), value=0, start=1, stop=stop, first_offset=0,
+            Identity(name, 0, b"fr", 1, 0, 0, kind), (0,), start=1, stop=stop, first_offset=0,
             last_offset=0 if kind == OPENING else last,
             epsilon=Fraction(0) if kind == OPENING else Fraction(epsilon),
         )  # fmt: skip

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from streamdp.core import calibration
 from streamdp.core.arrays import Ints
-from streamdp.core.engine import Engine, rebuild, recorded
+from streamdp.core.engine import Engine, rebuild
 from streamdp.core.engine.releasing import Fresh, FromRecord
 from streamdp.core.events import ACTION
 from streamdp.core.kinds import losses
@@ -282,7 +282,7 @@ def rebuilt() -> Engine:
         )
 
     first = engine(SeededRandomness(1))
-    drawn = recorded(first.apply_batch(log))
+    drawn = first.apply_batch(log)
     return rebuild(
         engine(NoDraws()), rows=[], releases=drawn, log=[log], position=40, expected_rows=1
     )

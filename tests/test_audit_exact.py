@@ -21,10 +21,11 @@ from streamdp.core.arrays import Floats, Ints
 from streamdp.core.engine import machine
 from streamdp.core.engine.charging import Charges
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.events import Batch, Key, Releases
+from streamdp.core.events import Batch, Key
 from streamdp.core.grid import UNIT
 from streamdp.core.learners import Leader, learner_of, naive_noisy_leader
 from streamdp.core.randomness import Bits, SeededRandomness, SystemRandomness
+from streamdp.core.releases import Releases
 from streamdp.core.segments import Adder, Grouped
 from streamdp.core.selection import (
     Exponential,

@@ -137,7 +137,7 @@ def test_does_the_open_block_of_a_broken_variant_leave_a_trace(
 
     def keeping(self: Any, plan: Any, draws: Any) -> Any:
         wave = give_birth(self, plan, draws)
-        for row in wave.ended.rows.tolist():
+        for row in self._bank.rows(wave.keys).tolist():
             self._bank.private["sums"][row] += kept.get(self._bank.keys[row], 0)
         return wave
 

@@ -19,8 +19,9 @@ from streamdp.core.bank import Bank
 from streamdp.core.engine import machine as machine_module
 from streamdp.core.engine.charging import Ends, ends_of
 from streamdp.core.engine.plan import Plan
-from streamdp.core.engine.releasing import Draws, Fresh, Wave
+from streamdp.core.engine.releasing import Draws, Fresh
 from streamdp.core.kinds.kind import BlockRelease
+from streamdp.core.releases import Releases
 from tests.support.batches import loss_batch
 
 ESTIMATE = sd.estimate("block_regret", epsilon="1/4", min_length=4)
@@ -130,7 +131,7 @@ def test_a_draw_before_the_charge_is_refused(drawn: Drawn, monkeypatch: pytest.M
     """The mutant: slots are marked paid after the draws."""
     apply, pay = sd.Engine._apply, Ends.pay
 
-    def after(self: sd.Engine, planned: Plan, ends: Ends, draws: Draws) -> Iterator[Wave]:
+    def after(self: sd.Engine, planned: Plan, ends: Ends, draws: Draws) -> Iterator[Releases]:
         yield from apply(self, planned, ends, draws)
         pay(ends, self._bank.charged)
 

@@ -21,9 +21,10 @@ from streamdp.client.choosing import choose
 from streamdp.client.requests import Request, request_record
 from streamdp.client.table import Table
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.events import Key, Release
+from streamdp.core.events import Key
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policy import PARTS, uniform_policy
+from streamdp.core.releases import Release
 from streamdp.ports import Published, StreamTopics
 from streamdp.wire.published import Lines
 from tests import golden_choices

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from streamdp.client import Actions, ActionsCache, Change, Feed, HttpActions, Source, Why
 from streamdp.client.table import Table
 from streamdp.core.errors import InvalidConfig, TransportLost
-from streamdp.core.events import Release
+from streamdp.core.releases import Release
 from streamdp.ports import Published
 from tests.support.publishing import HOME, Reader, Topic, action, mode_record, release
 

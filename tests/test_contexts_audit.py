@@ -70,7 +70,7 @@ def exact_sums(of: PolicyLearner, batch: Batch) -> list[Ints]:
         randomness=SeededRandomness(1),
     )  # fmt: skip
     releases = machine.apply_batch(batch)
-    return [np.stack(release.sums.arrays()) for release in releases if release.sums is not None]
+    return [np.stack(release.sums) for release in releases if release.sums is not None]
 
 
 def price(of: PolicyLearner, one: list[Ints], other: list[Ints]) -> float:

@@ -32,9 +32,10 @@ from streamdp.client.choosing import choose, hashed_prefix, held
 from streamdp.client.requests import outcome_record, request_record
 from streamdp.client.writing import Record
 from streamdp.core.errors import InvalidConfig, StateMismatch
-from streamdp.core.events import NO_ARM, SUMS, Identity
+from streamdp.core.events import NO_ARM, SUMS
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policy import PARTS
+from streamdp.core.releases import Identity
 from streamdp.ports import Key, StreamTopics, Verdict
 from streamdp.serve.access import Bucket, Gate
 from streamdp.serve.asgi import Refused

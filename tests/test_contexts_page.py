@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import streamdp as sd
-from streamdp.core.events import Release
 from streamdp.core.evidence.context_fields import by_field
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES
+from streamdp.core.releases import Release
 from streamdp.ports import StreamTopics
 from streamdp.serve.about import About
 from streamdp.service.settings import Start

@@ -23,13 +23,14 @@ from streamdp.client.requests import Request, request_record
 from streamdp.client.table import Table
 from streamdp.core.engine import Engine
 from streamdp.core.errors import InvalidConfig, StateMismatch
-from streamdp.core.events import NO_ARM, SUMS, Identity
+from streamdp.core.events import NO_ARM, SUMS
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policy import PARTS, policy_of
 from streamdp.core.grid import UNIT
 from streamdp.core.kinds.recipe import config_of
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
 from streamdp.core.randomness import SeededRandomness
+from streamdp.core.releases import Identity
 from streamdp.lab.logs import ReadOptions
 from streamdp.lab.logs.shown_topics import topic_log
 from streamdp.ports import Headers, Partition, Published, Records, StreamTopics, Verdict

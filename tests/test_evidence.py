@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import streamdp as sd
-from streamdp.core.events import Batch, Releases
+from streamdp.core.events import Batch
 from streamdp.core.evidence import NEWEST, Ints, Memory, Standing, VoteFilter, named
 from streamdp.core.kinds.recipe import config_of
+from streamdp.core.releases import Releases
 from tests.support.batches import loss_batch
 from tests.support.remembering import TwiceInARow, remembering
 from tests.support.strategies import ACTIONS, cut, logs

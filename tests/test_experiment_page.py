@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from streamdp.core.events import BlockSums, Release
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import UNIT
+from streamdp.core.releases import Release
 from streamdp.wire.published import Lines
 from tests.golden_wire import FEEDBACK, SHOWN_FEEDBACK
 from tests.support.asking import Observer, shown
@@ -43,7 +43,7 @@ def releases() -> list[Release]:
             replace(
                 block,
                 identity=block.identity._replace(block=number),
-                sums=BlockSums.of(gains, shown),
+                numbers=(*gains.tolist(), *shown.tolist()),
                 policy=policy[0].astype("<u4").tobytes(),
                 start=start,
                 stop=start + 2**number,

@@ -12,14 +12,15 @@ import pytest
 
 import streamdp as sd
 from streamdp.core.arrays import Bools
-from streamdp.core.engine import Engine, rebuild, recorded
-from streamdp.core.engine.releasing import Draws, Ended, Wave
-from streamdp.core.events import NO_ARM, OPENING, SUMS, Batch, Key, Release
+from streamdp.core.engine import Engine, rebuild
+from streamdp.core.engine.releasing import Draws, Ended
+from streamdp.core.events import NO_ARM, OPENING, SUMS, Batch, Key
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import NULL, UNIT
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
 from streamdp.core.noise import discrete_laplace
 from streamdp.core.randomness import Purpose, SeededRandomness
+from streamdp.core.releases import Release, Releases
 from streamdp.lab.audit import Memo
 from streamdp.lab.audit.long_blocks import at_its_size
 from streamdp.lab.kits.kinds import check_kind
@@ -110,9 +111,7 @@ def test_sums_are_those_of_the_slots(step: int) -> None:
         engine(FEEDBACK_RECIPES["thompson"](actions=ARMS, schedule="capped 8")),
     )
     released = {
-        (release.key, release.identity.block): [
-            numbers.tolist() for numbers in release.sums.arrays()
-        ]
+        (release.key, release.identity.block): [numbers.tolist() for numbers in release.sums]
         for at in range(0, 400, step)
         for release in machine.apply_batch(part(batch, at, at + step))
         if release.sums is not None
@@ -143,7 +142,7 @@ def test_noise_is_added_once_to_each_number(played: str) -> None:
                 if scale is not None:
                     place = position + 2 * at
                     numbers[at] += int(discrete_laplace(scale, bits, position=place)[0])
-        assert [numbers.tolist() for numbers in release.sums.arrays()] == expected
+        assert [numbers.tolist() for numbers in release.sums] == expected
 
 
 def test_noise_in_pieces_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,7 +258,7 @@ def test_keys_beyond_the_limit_are_counted() -> None:
 
 def rebuilt(releases: list[Release], rows: list[tuple[Key, bytes]], whole: Engine) -> Engine:
     return rebuild(
-        engine(blocks()), rows=rows, releases=recorded(releases), log=[log(90)],
+        engine(blocks()), rows=rows, releases=releases, log=[log(90)],
         position=whole.position, expected_rows=len(whole),
     )  # fmt: skip
 
@@ -280,7 +279,7 @@ def test_a_rebuild_refuses_what_is_not_on_record() -> None:
     releases = list(whole.apply_batch(log(90)))
     place = next(at for at, release in enumerate(releases) if release.kind == SUMS)
     for what, said in (
-        (replace(releases[place], sums=None), "rebuild: sums: not recorded"),
+        (replace(releases[place], numbers=()), "rebuild: sums: not recorded"),
         (replace(releases[place], policy=releases[0].policy), "another policy was in force"),
     ):
         others = [*releases[:place], what, *releases[place + 1 :]]
@@ -320,7 +319,9 @@ def test_a_policy_never_reads_an_open_sum(monkeypatch: pytest.MonkeyPatch) -> No
     assert quiet == later
     close = Engine._close
 
-    def reading(self: Engine, ended: Ended, paid: Sequence[Bools], draws: Draws) -> Iterator[Wave]:
+    def reading(
+        self: Engine, ended: Ended, paid: Sequence[Bools], draws: Draws
+    ) -> Iterator[Releases]:
         exact = self._bank.private["sums"][ended.rows].copy()
         yield from close(self, ended, paid, draws)
         self._bank.public["remembered"][ended.rows, exact.shape[1] :] += exact / UNIT

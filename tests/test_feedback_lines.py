@@ -11,7 +11,7 @@ from msgspec import UNSET
 
 from streamdp.core.engine import row_layout
 from streamdp.core.errors import StateMismatch
-from streamdp.core.events import SUMS, BlockSums
+from streamdp.core.events import SUMS
 from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from streamdp.core.learners.feedback.policy_following import policy_following
 from streamdp.wire import state
@@ -47,7 +47,7 @@ def test_readers_are_told_the_policy_and_what_it_is_about() -> None:
 def test_the_ledger_tells_sums_and_counts() -> None:
     line = decode_ledger(FEEDBACK.ledger(SUMMED, ordinal=9))
     assert isinstance(line, Charge)
-    assert line.block_sums() == SUMMED.sums
+    assert np.array_equal(np.array(line.released()), SUMMED.numbers)
     assert (line.kind, line.epsilon, line.mechanism) == (SUMS, "1/2", "discrete_laplace")
 
 
@@ -55,7 +55,7 @@ def test_every_length_is_a_function_of_the_number_of_actions() -> None:
     """Whatever the noise and the counts are; the largest that is asked for at start is as long."""
     policies = [bytes(16), b"\xff" * 16]
     drawn = [
-        replace(SUMMED, sums=BlockSums.of(gains, shown), policy=policy)
+        replace(SUMMED, numbers=(*gains.tolist(), *shown.tolist()), policy=policy)
         for gains in (WIDEST, WIDEST[::-1].copy(), np.zeros(4, dtype=np.int64))
         for shown in (np.zeros(4, dtype=np.int64), np.full(4, 2**62))
         for policy in policies
@@ -74,8 +74,7 @@ def test_the_documents_say_how_large_lines_and_rows_are(actions: int) -> None:
     """The table of sizes, in kB to one place, for a short key and short names."""
     learner = policy_following(actions=[f"a{at}" for at in range(actions)], epsilon="1/2")
     lines = replace(FEEDBACK, actions=learner.actions, learner=learner.recipe.learner)
-    nothing = np.zeros(actions, dtype=np.int64)
-    drawn = replace(SUMMED, sums=BlockSums.of(nothing, nothing), policy=bytes(4 * actions))
+    drawn = replace(SUMMED, numbers=(0,) * 2 * actions, policy=bytes(4 * actions))
     sizes = (
         len(lines.ledger(drawn, ordinal=9)),
         len(lines.action(drawn) or b""),
@@ -108,4 +107,4 @@ def test_what_is_no_base64_is_said_to_be_unreadable() -> None:
     broken = decode_ledger(msgspec.json.encode({**line, "sums": "§"}))
     assert isinstance(broken, Charge)
     with pytest.raises(StateMismatch, match="published sums"):
-        broken.block_sums()
+        broken.released()

@@ -84,10 +84,10 @@ def test_is_a_policy_published_that_anybody_can_recompute(played: str) -> None:
     for record in evidence.ledger:
         line = decode_ledger(record.value)
         assert isinstance(line, Charge)
-        sums, key = line.block_sums(), record.key
+        sums, key = line.released(), record.key
         assert key is not None
         if sums is not None:
-            gains, counts = sums.arrays()
+            gains, counts = np.split(sums, 2)
             states[key] = learner.learned(states[key], gains[None], counts[None])
         block = line.block if sums is None else line.block + 1
         expected = learner.policy(states[key], np.array([block]))[0]
@@ -114,12 +114,12 @@ def test_are_counts_those_of_the_headers_whatever_the_payloads() -> None:
     for record in room.evidence(CLICKS).ledger:
         line = decode_ledger(record.value)
         assert isinstance(line, Charge)
-        sums = line.block_sums()
+        sums = line.released()
         if sums is None:
             continue
         some = named[at : at + line.stop - line.start]
         expected = [some.count(action.encode()) for action in ACTIONS]
-        assert sums.arrays()[1].tolist() == expected
+        assert np.split(sums, 2)[1].tolist() == expected
         at += len(some)
     assert at > 290
 

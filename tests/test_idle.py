@@ -421,7 +421,7 @@ def test_is_a_block_that_was_left_open_and_selected_from_caught(
 
     def adding(self: Any, plan: Any, draws: Any) -> Any:
         wave = give_birth(self, plan, draws)
-        for row in wave.ended.rows.tolist():
+        for row in self._bank.rows(wave.keys).tolist():
             self._bank.private["sums"][row] += kept.get(self._bank.keys[row], 0)
         return wave
 

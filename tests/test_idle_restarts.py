@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 
 import streamdp as sd
-from streamdp.core.engine import Ages, Rebuilding, plan, recorded
+from streamdp.core.engine import Ages, Rebuilding, plan
 from streamdp.core.errors import InvalidConfig, StateMismatch
-from streamdp.core.events import Key, Release
+from streamdp.core.events import Key
+from streamdp.core.releases import Release
 from streamdp.ports import Records
 from streamdp.service.settings import Pace
 from streamdp.testing.judge import judge
@@ -80,7 +81,7 @@ class Kept:
         """The engine again."""
         new = engine(idle=idle)
         rebuilding = Rebuilding(
-            new, rows=list(self.rows.items()), releases=recorded(self.releases),
+            new, rows=list(self.rows.items()), releases=self.releases,
             ages=self.ages,
         )  # fmt: skip
         end = self.living.position

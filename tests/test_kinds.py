@@ -13,21 +13,13 @@ import streamdp as sd
 from streamdp.core.arrays import Columns, Ints
 from streamdp.core.bank import Gathered
 from streamdp.core.engine import Rebuilding, plan
-from streamdp.core.events import (
-    ACTION,
-    OPENING,
-    SUMS,
-    After,
-    Batch,
-    Carried,
-    Key,
-)
+from streamdp.core.events import ACTION, OPENING, SUMS, After, Batch, Carried, Key
 from streamdp.core.evidence.votes import Votes
 from streamdp.core.grid import UNIT
 from streamdp.core.kinds.kind import Kind
 from streamdp.core.kinds.losses import Leader
-from streamdp.core.kinds.recorded import Drawn, recorded
 from streamdp.core.randomness import Bits
+from streamdp.core.releases import RecordedReleases
 from tests.golden_engine import LEARNERS, POLICIES, log, shown_log
 from tests.support.batches import changed
 from tests.support.remembering import remembering
@@ -69,7 +61,7 @@ def answers(machine: sd.Engine) -> list[Any]:
 def rebuilt_over_a_neighbour(kind: Kind) -> tuple[list[Any], list[Any]]:
     """What is in force live, and after a rebuild that reads other contents and these releases."""
     batch, machine = log_of(kind), engine(kind)
-    releases = recorded(machine.apply_batch(batch))
+    releases = machine.apply_batch(batch)
     rebuilding = Rebuilding(engine(kind, "others"), rows=[], releases=releases)
     rebuilding.feed(neighbour_of(batch))
     again = rebuilding.finish(position=machine.position, rows=len(machine))
@@ -133,8 +125,7 @@ def test_evidence_alone_arrives_at_what_is_in_force(name: str) -> None:
         public = {of.name: np.zeros((1, *of.shape), dtype=of.dtype) for of in evidence.fields}
         block = 0
         for release in (release for release in releases if release.key == key):
-            ((name_of, kept),) = recorded([release]).items()
-            drawn = kind.read(name_of.kind, np.array([kept.value]), [kept.sums])
+            drawn = np.array([release.numbers])
             if release.kind == OPENING:
                 public |= evidence.opened(drawn)
             else:
@@ -151,18 +142,15 @@ def test_evidence_alone_arrives_at_what_is_in_force(name: str) -> None:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_recorded_releases_are_read_back_as_they_were_drawn(name: str) -> None:
-    """`read` is the inverse of `columns`, for each of a kind's releases and for openings."""
-    kind = KINDS[name]
-    rng = np.random.default_rng(1)
-    for release in kind.releases:
-        drawn = rng.integers(0, len(kind.actions), (4, release.width))
-        in_force: Any = np.zeros((4, len(kind.actions)), dtype=np.uint32)
-        if kind.evidence.answers == "action":
-            in_force = drawn[:, 0]
-        columns = kind.columns(drawn, in_force)
-        feedback = columns.get("feedback")
-        sums = [None if feedback is None else feedback.sums(at) for at in range(4)]
-        assert kind.read(release.name, columns["value"], sums).tolist() == drawn.tolist()
+    """As rows of a table, and as a `Release` each: the same table again, and searched by name."""
+    machine = engine(KINDS[name])
+    drawn = machine.apply_batch(log_of(KINDS[name]))
+    assert len(drawn) > 5
+    again, recorded = machine.no_releases.of(list(drawn)), RecordedReleases(machine.no_releases)
+    recorded.add(drawn)
+    found = recorded.at(recorded.places(drawn))
+    assert list(drawn) == list(again) == list(found)
+    assert again.numbers.tolist() == found.numbers.tolist() == drawn.numbers.tolist()
 
 
 @pytest.mark.parametrize("name", PRIVATE)
@@ -247,8 +235,8 @@ def test_the_law_allows_no_count_but_the_exact_one() -> None:
 
 def test_a_recorded_release_has_its_name() -> None:
     machine = engine(next(iter(LEARNERS.values())))
-    names = recorded(machine.apply(b"fr", [0.1, 0.2, 0.3]))
-    assert list(names) == [Drawn(b"fr", 0, 0, OPENING), Drawn(b"fr", 0, 0, ACTION)]
+    names = [of.identity[2:] for of in machine.apply(b"fr", [0.1, 0.2, 0.3])]
+    assert names == [(b"fr", 1, 0, 0, OPENING), (b"fr", 1, 0, 0, ACTION)]
 
 
 def test_columns_of_some_rows_are_gathered_by_name() -> None:

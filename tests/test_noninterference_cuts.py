@@ -13,8 +13,8 @@ from dataclasses import replace
 import pytest
 
 import streamdp as sd
-from streamdp.core.events import Releases
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES
+from streamdp.core.releases import Releases
 from streamdp.ports import Published
 from streamdp.service import protocol
 from streamdp.service.protocol import PartitionWork

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.events import Batch, BlockSums
+from streamdp.core.events import SUMS, Batch
 from streamdp.core.evidence.policy import PARTS, policy_of, uniform_policy
 from streamdp.core.grid import UNIT, centred_gains, quantise
+from streamdp.core.releases import Identity, Release
 
 
 @pytest.mark.parametrize("actions", [2, 3, 7, 1000, 10**6])
@@ -40,7 +43,7 @@ def test_gains_are_centred_losses_on_the_grid() -> None:
 
 
 def test_feedback_values_say_how_much_and_compare() -> None:
-    """A batch's text holds no content; equal sums are equal values."""
+    """A batch's text holds no content; equal releases are equal values."""
     batch = Batch.of_feedback(
         [b"fr", None, b"fr"],
         np.array([0, 1, -1], dtype=np.int32),
@@ -49,6 +52,11 @@ def test_feedback_values_say_how_much_and_compare() -> None:
     )
     assert repr(batch) == "Batch(3 slots of 2 keys)"
     assert batch.index.tolist() == [0, 1, 0]
-    sums = BlockSums.of(np.array([1, 2]), np.array([3, 4]))
-    assert sums == BlockSums.of(np.array([1, 2]), np.array([3, 4]))
-    assert hash(sums) != hash(BlockSums.of(np.array([1, 2]), np.array([3, 5])))
+    at = Identity("home", 0, b"fr", 1, 0, 0, SUMS)
+    one, again, other = (
+        Release(at, numbers, 1, 2, 0, 0, Fraction(1))
+        for numbers in ((1, 2, 3, 4), (1, 2, 3, 4), (1, 2, 3, 5))
+    )
+    assert one == again
+    assert hash(one) == hash(again) != hash(other)
+    assert [half.tolist() for half in one.sums or ()] == [[1, 2], [3, 4]]

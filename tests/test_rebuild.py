@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -13,13 +14,10 @@ import streamdp as sd
 from streamdp.core import snapshot
 from streamdp.core.arrays import Field
 from streamdp.core.bank import Bank
-from streamdp.core.events import After, Batch, BlockSums, Carried, Key
+from streamdp.core.events import After, Batch, Carried, Key
 from streamdp.core.kinds import kind as kind_module
-from streamdp.core.kinds.recorded import (
-    Drawn,
-    Kept,
-    ManyRecorded,
-)
+from streamdp.core.learners.feedback.policy_blocks import policy_blocks
+from streamdp.core.releases import Identity, RecordedReleases, Release
 from streamdp.lab.learners.follow_the_leader import follow_the_leader
 from tests.support.batches import loss_batch
 from tests.support.recorder import Recorder, charged
@@ -118,7 +116,7 @@ def test_is_a_birth_that_was_not_recorded_an_error() -> None:
     assert rebuild(recorder).action(b"k") == recorder.machine.action(b"k")
     with pytest.raises(sd.StateMismatch, match="rebuild: opening of block 0 born at 1"):
         rebuild(recorder, rows=[], log=[part(LOG, 1, 10)])
-    actions = {name: value for name, value in recorder.releases.items() if name.kind == "action"}
+    actions = [release for release in recorder.releases if release.kind == "action"]
     with pytest.raises(sd.StateMismatch, match="rows; expected 1, got 0"):
         rebuild(recorder, rows=[], releases=actions, log=[LOG])
 
@@ -127,13 +125,15 @@ def test_is_another_action_in_force_than_was_recorded_an_error() -> None:
     """A memory that answers otherwise than it did must not go on: readers were told the other."""
     learner = remembering(sd.incumbent_leader(actions=ACTIONS, epsilon="1/2"))
     machine = engine(learner)
-    releases = sd.recorded(machine.apply_batch(LOG))
+    releases = list(machine.apply_batch(LOG))
     again = {"rows": [], "log": [LOG], "position": 10, "expected_rows": 1}
     assert sd.rebuild(engine(learner), releases=releases, **again).action(b"k")  # type: ignore[arg-type]
-    (name,) = (name for name in releases if (name.kind, name.block) == ("action", 1))
-    in_force = releases[name].in_force
-    assert in_force is not None
-    moved = releases | {name: releases[name]._replace(in_force=(in_force + 1) % 3)}
+    moved = [
+        replace(release, in_force=(release.standing + 1) % 3)
+        if (release.kind, release.identity.block) == ("action", 1)
+        else release
+        for release in releases
+    ]
     with pytest.raises(sd.StateMismatch, match="block 1 born at 0: another action was in force"):
         sd.rebuild(engine(learner), releases=moved, **again)  # type: ignore[arg-type]
 
@@ -142,7 +142,7 @@ def test_is_another_action_in_force_than_was_recorded_an_error() -> None:
 def test_is_every_kind_of_release_needed(kind: str) -> None:
     """Neither an action nor an estimate is drawn twice."""
     recorder = recorded()
-    fewer = {name: value for name, value in recorder.releases.items() if name.kind != kind}
+    fewer = [release for release in recorder.releases if release.kind != kind]
     with pytest.raises(sd.StateMismatch, match=f"rebuild: {kind} of block"):
         rebuild(recorder, rows=[], log=[LOG], releases=fewer)
 
@@ -185,15 +185,12 @@ def test_is_a_log_with_a_hole_refused_where_it_would_redraw(missing: range) -> N
 def test_is_a_release_of_other_records_never_believed(moved: str) -> None:
     """P4: a life that had left out a record would have it in two releases, one after the other."""
     recorder = recorded()
-    others = {
-        name: kept._replace(
-            first_offset=3 if moved == "first_offset" else kept.first_offset,
-            last_offset=5 if moved == "last_offset" else kept.last_offset,
-        )
-        if (name.block, name.kind) == (1, "action")
-        else kept
-        for name, kept in recorder.releases.items()
-    }
+    others = [
+        replace(release, **{moved: 3 if moved == "first_offset" else 5})  # type: ignore[arg-type]
+        if (release.identity.block, release.kind) == (1, "action")
+        else release
+        for release in recorder.releases
+    ]
     with pytest.raises(sd.StateMismatch, match="block 1 born at 0: drawn over other records"):
         rebuild(recorder, rows=[], log=[LOG], releases=others)
 
@@ -201,7 +198,7 @@ def test_is_a_release_of_other_records_never_believed(moved: str) -> None:
 def test_is_a_failed_rebuild_never_finished() -> None:
     """Half a batch has been counted when a release turns out to be missing."""
     recorder = recorded()
-    fewer = {name: value for name, value in recorder.releases.items() if name.block != 1}
+    fewer = [release for release in recorder.releases if release.identity.block != 1]
     fresh = engine(sd.incumbent_leader(actions=ACTIONS, epsilon="1/2"))
     rebuilding = sd.Rebuilding(fresh, rows=[], releases=fewer)
     with pytest.raises(sd.StateMismatch, match="not recorded"):
@@ -224,7 +221,7 @@ def test_is_only_a_new_engine_rebuilt() -> None:
     """An engine that has seen records cannot become another."""
     recorder = recorded()
     with pytest.raises(sd.StateMismatch, match="a new one"):
-        sd.Rebuilding(recorder.machine, rows=[], releases={})
+        sd.Rebuilding(recorder.machine, rows=[], releases=[])
 
 
 def damaged(row: bytes) -> dict[str, tuple[bytes, str]]:
@@ -358,48 +355,57 @@ def test_the_newest_row_of_a_key_wins_in_whatever_order_rows_are_read() -> None:
 
 
 @pytest.mark.parametrize("spare", [0, 1000])
-def test_many_recorded_releases_are_a_mapping(spare: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("policies", [False, True])
+def test_recorded_releases_are_found_by_name(
+    policies: bool, spare: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Beside a dictionary, whatever is added and deleted."""
-    monkeypatch.setattr("streamdp.core.kinds.recorded._SPARE", spare)
-    generator, many, plain = np.random.default_rng(1), ManyRecorded(), dict[Drawn, Kept]()
+    monkeypatch.setattr("streamdp.core.releases._SPARE", spare)
+    learner = policy_blocks if policies else sd.remembering_leader
+    machine = sd.Engine(
+        stream="home", partition=3, learner=learner(actions=ACTIONS, epsilon="1/2"), budget="5",
+        randomness=sd.SeededRandomness(1), estimates=[] if policies else [REGRET],
+    )  # fmt: skip
+    nothing, width = machine.no_releases, 6 if policies else 1
+    generator, many = np.random.default_rng(1), RecordedReleases(nothing)
+    plain = dict[Identity, Release]()
+    kinds = (*nothing.kinds, "mean_loss")  # one that is not released here
+    charges = dict(zip(nothing.kinds, nothing.charges, strict=True))
     names = [
-        Drawn(key, born, block, kind)
+        Identity("home", 3, key, 1, born, block, kind)
         for key in (b"a", None, b"c")
         for born in (0, 7)
         for block in range(3)
-        for kind in ("opening", "action", "mean_loss")
+        for kind in kinds
+        if not block or kind != "opening"
     ]
+
+    def found() -> dict[Identity, Release]:
+        return {of.identity: of for part in many.parts() for of in part}
+
     for step in range(1500):
         name = names[generator.integers(len(names))]
         if name in plain or generator.random() < 0.3:
-            many.discard(name)
+            many.discard([name])
             plain.pop(name, None)
         else:
-            wide = int(generator.integers(1, 4))
-            sums = BlockSums(bytes([wide]) * 8 * wide, bytes([step % 256]) * 8 * wide, step % 3 > 1)
-            kept = Kept(
-                step, step + 1, step + 2, 3 if step % 2 else None,
-                sums if step % 5 < 2 else None,
-                bytes([step % 256]) * 4 * wide if step % 7 < 3 else None,
-                Carried(1, 2, After(1, step, 3)) if step % 11 == 0 else None,
+            opens, acts = name.kind == "opening", name.kind in ("opening", "action")
+            release = Release(
+                name, () if policies and opens else (step,) * width, step, step + 1, step + 2,
+                step + 3, charges.get(name.kind, Fraction(0)),
+                step % 3 if acts and not policies else None,
+                bytes([step % 256]) * 12 if policies else None,
+                Carried(1, 2, After(1, step, 3)) if opens and step % 11 == 0 else None,
             )  # fmt: skip
-            many.update({name: kept})
-            plain[name] = kept
+            many.add(nothing.of([release]))
+            plain[name] = release
         assert len(many) == len(plain)
-        assert many.get(name) == plain.get(name)
-    assert dict(many) == plain
-    assert list(many) == list(plain)
-    for name in names:
-        if name.kind == "opening":
-            many.discard(name)
-    last = {
-        Drawn(key, born, block, of.kind): offset
-        for of, offsets in many.parts()
-        for key, born, block, offset in zip(
-            of.keys, of.born.tolist(), of.block.tolist(), offsets.tolist(), strict=True
-        )
-    }
-    assert last == {of: kept.last_offset for of, kept in plain.items() if of.kind != "opening"}
+        if step % 50 == 0:
+            assert found() == plain
+    assert found() == plain
+    assert list(found()) == list(plain)
+    many.discard([name for name in names if name.kind == "opening"])
+    assert found() == {of: kept for of, kept in plain.items() if of.kind != "opening"}
     assert many.of_key(b"a")
     assert not many.of_key(b"b")
 
@@ -434,7 +440,7 @@ def test_are_the_charges_before_a_save_booked_again(
     )
     rows = machine.save()
     rebuilt = sd.rebuild(
-        engine(learner), rows=rows, releases={}, log=[], position=60, expected_rows=len(rows)
+        engine(learner), rows=rows, releases=[], log=[], position=60, expected_rows=len(rows)
     )
     assert charged(rebuilt) == charged(machine)
     assert rebuilt.ledger.highest() == machine.ledger.highest() > 0
@@ -452,7 +458,7 @@ def test_is_a_learner_without_charges_rebuilt_too() -> None:
     machine = baseline()
     for _ in range(5):
         machine.apply(b"k", [0, 1, 0])
-    rebuilding = sd.Rebuilding(baseline(), rows=machine.save(), releases={})
+    rebuilding = sd.Rebuilding(baseline(), rows=machine.save(), releases=[])
     assert rebuilding.valid_at([b"k", b"other"]).tolist() == [5, 0]
     rebuilding.feed(part(LOG, 0, 0))
     rebuilt = rebuilding.finish(position=5, rows=1)

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 import streamdp as sd
 from streamdp.core.errors import StateMismatch
-from streamdp.core.events import FeedbackColumns, Identity, Key, Release, Releases
-from streamdp.core.kinds.recorded import NOT_RECORDED, Drawn, Kept, named
+from streamdp.core.events import After, Carried, Key
+from streamdp.core.evidence.evidence import InForce
+from streamdp.core.releases import Identity, Release, Releases
 from streamdp.wire import state
 from streamdp.wire.entries import Entries, release_entry
 from streamdp.wire.published import Lines
@@ -111,46 +111,32 @@ def test_does_a_mark_lead_back_to_its_entry(parts: tuple[object, ...]) -> None:
     assert places.release(mark, identity.key) == release_entry(identity)
 
 
-def columns(drawn: list[Release], kinds: tuple[str, ...]) -> Releases:
-    """The same releases as an engine gives them."""
-
-    def column(name: str) -> NDArray[np.int64]:
-        values = [getattr(release, name, None) for release in drawn]
-        named = [getattr(release.identity, name, None) for release in drawn]
-        return np.array(
-            [a if a is not None else b for a, b in zip(values, named, strict=True)], np.int64
-        )
-
-    charges = tuple(release(kind).epsilon for kind in kinds)
+def table(kinds: tuple[str, ...], width: int = 1, in_force: InForce | None = None) -> Releases:
+    """An empty table of a stream with such releases."""
+    shown = {of.kind: of.epsilon for of in (*SHOWN.values(), *SHOWN_FEEDBACK.values())}
+    none = np.zeros(0, np.int64)
     return Releases(
         stream="home",
         partition=0,
         epoch=2,
         kinds=kinds,
-        charges=charges,
-        actions=(),
-        keys=[release.key for release in drawn],
-        kind=np.array([kinds.index(release.kind) for release in drawn], np.uint8),
-        feedback=None,
-        carried={
-            (release.key, release.identity.born): release.carried
-            for release in drawn
-            if release.carried is not None
-        },
-        born=column("born"),
-        block=column("block"),
-        value=column("value"),
-        start=column("start"),
-        stop=column("stop"),
-        first_offset=column("first_offset"),
-        last_offset=column("last_offset"),
-        in_force=column("standing")
-        if any(release.in_force is not None for release in drawn)
-        else None,
-    )
+        charges=tuple(shown[kind] for kind in kinds),
+        keys=[],
+        kind=none.astype(np.uint8),
+        born=none, block=none, start=none, stop=none, first_offset=none, last_offset=none,
+        ordinal=none, numbers=np.zeros((0, width), np.int64), in_force=in_force,
+    )  # fmt: skip
+
+
+def columns(drawn: list[Release], kinds: tuple[str, ...]) -> Releases:
+    """The same releases as an engine gives them."""
+    remembers = any(release.in_force is not None for release in drawn)
+    return table(kinds, in_force=np.zeros(0, np.int64) if remembers else None).of(drawn)
 
 
 KINDS = ("opening", "action", "block_regret", "mean_loss")
+FEEDBACK_KINDS = ("opening", "sums")
+POLICIES = table(FEEDBACK_KINDS, 8, np.zeros((0, 4), np.uint32))
 DRAWN = st.builds(
     lambda kind, value, key, born, first, start: replace(
         release(kind, value, key=key, born=born), first_offset=first, start=start, stop=start + 4
@@ -201,26 +187,31 @@ def test_many_of_a_feedback_stream_are_the_same_bytes(
     drawn: list[Release], first: int, seed: int, pairs: bool
 ) -> None:
     """The fast way against the plain one: openings and sums, any numbers."""
-    kinds, shape = ("opening", "sums"), (len(drawn), len(FEEDBACK.actions))
-    generator = np.random.default_rng(seed)
-    one, other = generator.integers(-(2**63), 2**63 - 1, (2, *shape), endpoint=True)
-    policy = generator.integers(0, 2**32, shape, dtype=np.uint32)
+    generator, lines = np.random.default_rng(seed), FEEDBACK
+    if pairs:
+        lines = replace(FEEDBACK, played="value")
     named = [
-        replace(release, identity=release.identity._replace(kind=kinds[at % 2]), value=0)
+        replace(
+            release,
+            identity=release.identity._replace(kind=FEEDBACK_KINDS[at % 2]),
+            numbers=tuple(generator.integers(-(2**63), 2**63 - 1, 8, endpoint=True).tolist())
+            if at % 2
+            else (),
+            policy=generator.integers(0, 2**32, 4, dtype=np.uint32).tobytes(),
+        )
         for at, release in enumerate(drawn)
     ]
-    feedback = FeedbackColumns(one, other, policy, pairs)
-    releases = replace(columns(named, kinds), feedback=feedback)
-    entries = record_all(releases, lines=FEEDBACK, ordinal=first)
+    releases = POLICIES.of(named)
+    entries = record_all(releases, lines=lines, ordinal=first)
     for at, (drawn_release, entry) in enumerate(zip(releases, entries, strict=True)):
-        plain = state.record(drawn_release, lines=FEEDBACK, ordinal=first + at)
+        plain = state.record(drawn_release, lines=lines, ordinal=first + at)
         assert (entry.key, entry.place) == (
             drawn_release.key,
             release_entry(drawn_release.identity),
         )
         assert entry.recorded == state.encode_recorded(plain)
         assert (entry.ledger, entry.action) == (plain.ledger, plain.action)
-    assert not record_all(columns([], kinds), lines=FEEDBACK, ordinal=first)
+    assert not record_all(POLICIES, lines=lines, ordinal=first)
 
 
 def test_names_like_the_templates_marks_are_refused() -> None:
@@ -419,63 +410,84 @@ def test_a_refusal_does_not_show_what_was_drawn() -> None:
 # Reading many at once
 
 
-def many(**change: object) -> list[tuple[bytes, bytes]]:
+STREAMS = {
+    "votes": (LINES, table(KINDS), [*SHOWN.values()]),
+    "a memory": (
+        REMEMBERING,
+        table(KINDS, in_force=np.zeros(0, np.int64)),
+        [with_memory(of, 1) for of in SHOWN.values()],
+    ),
+    "sums": (FEEDBACK, POLICIES, [*SHOWN_FEEDBACK.values()]),
+    "pairs": (replace(FEEDBACK, played="value"), POLICIES, [*SHOWN_FEEDBACK.values()]),
+}
+CARRIED = Carried(2, 1, After(0, 7, 1), None)
+
+
+def many(stream: str, **change: object) -> list[tuple[bytes, bytes]]:
     """Entries of all kinds of releases, of keys that JSON escapes too, as they are recorded."""
     keys: list[Key] = [b"fr", None, b"", b"\xff", b'a"b', "ключ".encode(), b"\x7f", b"a\\", b"7"]
     recorded = []
-    remembered = replace(SHOWN["action"], in_force=1)
-    releases = [*SHOWN.values(), *SHOWN_FEEDBACK.values(), remembered]
+    lines, _, releases = STREAMS[stream]
+    lines = replace(lines, **change)  # type: ignore[arg-type]
     for at, (of, key) in enumerate((of, key) for key in keys for of in releases):
-        lines = FEEDBACK if of.policy is not None else REMEMBERING if of.in_force else LINES
-        lines = replace(lines, **change)  # type: ignore[arg-type]
         changed = replace(
-            of, identity=of.identity._replace(key=key, epoch=1, born=at, block=at % 3),
+            of, identity=of.identity._replace(key=key, epoch=2, born=at, block=at % 3),
             first_offset=at, last_offset=10 * at, start=at + 1, stop=at + 2,
+            carried=CARRIED if of.kind == "opening" and at % 2 else None,
         )  # fmt: skip
         one = state.record(changed, lines=lines, ordinal=at + 1)
         recorded.append((release_entry(changed.identity), state.encode_recorded(one)))
     return recorded
 
 
-def plainly(entries: list[tuple[bytes, bytes]]) -> dict[Drawn, tuple[int, Kept]]:
+def plainly(
+    rereading: Rereading, entries: list[tuple[bytes, bytes]]
+) -> dict[bytes, tuple[int, Release]]:
     """What the plain reader reads of each, where it reads one."""
-    read_, rereading = {}, Rereading(PLACES, epoch=1, where="state")
+    read_ = {}
     for place, value in entries:
         with suppress(StateMismatch):
             one = state.decode_recorded(rereading.identity(place), value)
-            name, kept = named(one.release)
-            read_[name] = one.ordinal, kept
+            read_[place] = one.ordinal, one.release
     return read_
 
 
-def at_once(rereading: Rereading, entries: list[tuple[bytes, bytes]]) -> object:
+def at_once(
+    rereading: Rereading, entries: list[tuple[bytes, bytes]]
+) -> dict[bytes, tuple[int, Release]]:
     """The same of the reader of many."""
-    return {
-        Drawn(key, born, block, of.names.kind): (
-            ordinal,
-            Kept(value, first, last, None if in_force == NOT_RECORDED else in_force, *rest),
-        )
-        for of in rereading.read(entries)
-        for key, born, block, ordinal, value, first, last, in_force, rest in zip(
-            *map(list, (*of.names[1:], of.ordinal, *of.kept)), strict=True
-        )
-    }
+    places, releases = rereading.read(entries)
+    ordinals = releases.ordinal.tolist()
+    return dict(zip(places, zip(ordinals, releases, strict=True), strict=True))
 
 
-def test_many_recorded_releases_are_read_as_each_is_read_alone() -> None:
+@pytest.mark.parametrize("stream", STREAMS)
+def test_many_recorded_releases_are_read_as_each_is_read_alone(stream: str) -> None:
     """Of every kind and of any key."""
-    entries, rereading = many(), Rereading(PLACES, epoch=1, where="state")
-    entries += many(version="0.2")
-    expected = plainly(entries)
+    rereading = Rereading(PLACES, STREAMS[stream][1], where="state")
+    entries = many(stream) + many(stream, version="0.2")
+    expected = plainly(rereading, entries)
     assert len(expected) == len(dict(entries))
     assert at_once(rereading, entries) == expected
 
 
-def test_reading_many_reads_nothing_that_reading_one_refuses() -> None:
+def test_of_another_number_of_actions_nothing_is_read_at_once() -> None:
+    """Whoever reads it alone says that it does not fit."""
+    for parts, numbers in ((4, 10), (5, 8)):
+        other = table(FEEDBACK_KINDS, numbers, np.zeros((0, parts), np.uint32))
+        read_ = at_once(Rereading(PLACES, other, where="state"), many("sums"))
+        assert {of.kind for _, of in read_.values()} <= ({"opening"} if parts == 4 else set())
+    unknown = table(("opening", "mean_loss"))
+    read_ = at_once(Rereading(PLACES, unknown, where="state"), many("votes"))
+    assert {of.kind for _, of in read_.values()} == {"opening", "mean_loss"}
+
+
+@pytest.mark.parametrize("stream", STREAMS)
+def test_reading_many_reads_nothing_that_reading_one_refuses(stream: str) -> None:
     """Any byte changed, in place or value: the same is read as plainly, or nothing."""
-    entries, rereading = many(), Rereading(PLACES, epoch=1, where="state")
+    entries, rereading = many(stream), Rereading(PLACES, STREAMS[stream][1], where="state")
     rng = np.random.default_rng(1)
-    for _ in range(4000):
+    for _ in range(1000):
         place, value = entries[rng.integers(len(entries))]
         text = bytearray(place + b"\n" + value)
         at = int(rng.integers(len(text)))
@@ -484,4 +496,4 @@ def test_reading_many_reads_nothing_that_reading_one_refuses() -> None:
         )
         changed, _, rest = bytes(text).partition(b"\n")
         one = [(changed, rest)]
-        assert at_once(rereading, one) == plainly(one)
+        assert at_once(rereading, one) == plainly(rereading, one)

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import streamdp as sd
-from streamdp.core.events import ACTION, OPENING, Identity, Release
+from streamdp.core.events import ACTION, OPENING
 from streamdp.core.evidence import Standing, VoteFilter
+from streamdp.core.releases import Identity, Release
 from streamdp.ports import LastCommit, Published, StreamTopics
 from streamdp.service.verification import MOST_LISTED, Verification, shortened
 from streamdp.wire.entries import Entries
@@ -134,7 +135,7 @@ def test_does_an_estimate_add_to_its_block() -> None:
     """The action's charge and the estimate's are of the same slots."""
     verification = Verification()
     lines = replace(LINES, estimates=(sd.estimate("mean_loss", epsilon="1/4", min_length=1),))
-    release = Release(Identity("home", 0, b"fr", 1, 0, 2, "mean_loss"), 0, 4, 8, 3, 6,
+    release = Release(Identity("home", 0, b"fr", 1, 0, 2, "mean_loss"), (0,), 4, 8, 3, 6,
                       Fraction(1, 4))  # fmt: skip
     value = lines.ledger(release, ordinal=5)
     for old, new, said in (
@@ -156,7 +157,7 @@ def test_do_seeded_lines_guarantee_nothing() -> None:
     """However small their charges."""
     verification = Verification()
     seeded = replace(LINES, seeded=True)
-    release = Release(Identity("home", 0, None, 1, 0, 0, OPENING), 0, 1, 1, 0, 0, Fraction(0))
+    release = Release(Identity("home", 0, None, 1, 0, 0, OPENING), (0,), 1, 1, 0, 0, Fraction(0))
     value = seeded.ledger(release, ordinal=1)
     verification.read(HOME, [Published(0, 0, None, value)])
     (verdict,) = verification.verdicts(BUDGET, {})
@@ -249,7 +250,7 @@ def voted(votes: Sequence[int] = VOTES) -> list[Published]:
             standing = memory.after(standing, np.array([vote]), np.array([1]))
         release = Release(
             Identity("home", 0, b"fr", 1, 0, max(0, at - 1), ACTION if at else OPENING),
-            value=vote, start=start, stop=at + 1 if at else 1,
+            numbers=(vote,), start=start, stop=at + 1 if at else 1,
             first_offset=start - 1, last_offset=start - 1,
             epsilon=Fraction(1, 2) if at else Fraction(0), in_force=int(standing.in_force[0]),
         )  # fmt: skip

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamdp.core.events import After, BlockSums, Carried, Release
+from streamdp.core.events import After, Carried
 from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from streamdp.core.learners.feedback.policy_following import policy_following
+from streamdp.core.releases import Release
 from streamdp.ports import Partition, Published, StreamTopics
 from streamdp.service.partition_lines import Compared
 from streamdp.service.verification import Verification
@@ -244,7 +245,6 @@ def test_blocks_whose_length_depends_on_the_number_of_actions_are_judged_by_it(
     """The default's blocks stop growing at 400 slots for each action; a moved border is found."""
     learner = policy_following(actions=[f"a{at}" for at in range(actions)], epsilon="1")
     lines = replace(FEEDBACK, actions=learner.actions, learner=learner.recipe.learner)
-    nothing = np.zeros(actions, dtype=np.int64)
     start, stop = learner.schedule.start(14), learner.schedule.stop(14)
     assert stop - start == max(512, 400 * actions)
     drawn = replace(
@@ -252,13 +252,13 @@ def test_blocks_whose_length_depends_on_the_number_of_actions_are_judged_by_it(
         identity=SHOWN_FEEDBACK["sums"].identity._replace(block=14),
         start=start,
         stop=stop,
-        sums=BlockSums.of(nothing, nothing),
+        numbers=(0,) * 2 * actions,
         policy=bytes(4 * actions),
     )
 
     carried = Carried(0, 14, After(0, 0, 14), bytes(16 * actions))
     opening = replace(
-        SHOWN_FEEDBACK["opening"], start=start, stop=start, carried=carried, sums=None, policy=None
+        SHOWN_FEEDBACK["opening"], start=start, stop=start, carried=carried, policy=None
     )
 
     def said(of: Release) -> list[str]:

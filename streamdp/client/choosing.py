@@ -30,8 +30,8 @@ import numpy as np
 from msgspec import structs
 
 from streamdp.client.answers import Answer, Held, Names, Protected, Why
-from streamdp.core.events import Identity
 from streamdp.core.evidence.policy import PARTS, Policy
+from streamdp.core.releases import Identity
 
 _NULL = b"\xff\xff\xff\xff"
 

@@ -1,4 +1,4 @@
-"""What crosses the core's boundary: batches of losses or feedback in, releases out. Frozen values.
+"""What goes into the core: batches of losses or feedback. Frozen values (`releases`: what leaves).
 
 A *slot* is the place of one event in its learner, numbered from 1. A *block* is a run of
 consecutive slots, numbered from 0. A release is named by its *identity* (stream, partition, key,
@@ -15,9 +15,8 @@ the learner has a memory the action is a vote, and the memory says which action 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from fractions import Fraction
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import count
 from numbers import Real
 from typing import Any, NamedTuple, Protocol
@@ -42,18 +41,6 @@ ACTION = "action"
 SUMS = "sums"
 NO_ARM = -1
 """The column `played` of a slot that names no known action: no arm's count or sum has it."""
-
-
-class Identity(NamedTuple):
-    """The permanent name of a release: two releases of one identity are the same release."""
-
-    stream: str
-    partition: int
-    key: Key
-    epoch: int
-    born: int
-    block: int
-    kind: str
 
 
 class Fields(Protocol):
@@ -266,201 +253,3 @@ class Carried:
     block: int  # the new learner's first block: at least as long as the last one that ended
     after: After
     history: bytes | None = None  # feedback streams: 2 × K little-endian float64
-
-
-@dataclass(frozen=True, slots=True)
-class BlockSums:
-    """The content of a release of the kind `sums`: two numbers for each of K arms.
-
-    Bytes (K little-endian int64 each), so that releases can be compared and hashed. Where the
-    action is public, `first` are sums of (1/2 − loss) in grid units, with noise, and `second` says
-    how often each arm was shown, exactly. Where it stands in the content (`pairs`), they are sums
-    of (1 − loss) and of losses in grid units, both with noise.
-    """
-
-    first: bytes
-    second: bytes
-    pairs: bool = False
-
-    @staticmethod
-    def names(*, pairs: bool) -> tuple[str, str]:
-        """What the two numbers are called in lines, and as private columns."""
-        return ("rewards", "losses") if pairs else ("sums", "shown")
-
-    @classmethod
-    def of(cls, first: Ints, second: Ints, *, pairs: bool = False) -> BlockSums:
-        """From K numbers and K more.
-
-        >>> BlockSums.of(np.array([5, -3]), np.array([2, 1])).arrays()
-        (array([ 5, -3]), array([2, 1]))
-        """
-        return cls(first.astype("<i8").tobytes(), second.astype("<i8").tobytes(), pairs)
-
-    def named(self) -> Iterator[tuple[str, bytes]]:
-        """Both with their names."""
-        return zip(self.names(pairs=self.pairs), (self.first, self.second), strict=True)
-
-    def arrays(self) -> tuple[Ints, Ints]:
-        """The K first and the K second numbers."""
-        first, second = np.frombuffer(self.first, "<i8"), np.frombuffer(self.second, "<i8")
-        return first.astype(np.int64, copy=False), second.astype(np.int64, copy=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """What leaves: an action, an estimate or a block's sums, with its block and charge.
-
-    >>> at = Identity("home", 0, b"fr", 1, 0, 2, ACTION)
-    >>> print(Release(at, 1, 5, 12, 4, 10, Fraction(1, 2), action="carousel"))
-    home/0 key b'fr': action 'carousel' after block 2, slots 5 to 11 charged ε = 1/2
-    """
-
-    identity: Identity
-    value: int  # the action's index, or an estimate in units of 2**-20 loss; else 0
-    start: int  # the slots [start, stop) that were charged
-    stop: int
-    first_offset: int  # the records that were read
-    last_offset: int
-    epsilon: Fraction  # the charge on each of the slots
-    in_force: int | None = None  # the action in force afterwards; None where it is the value
-    sums: BlockSums | None = None  # of the kind `sums` only
-    policy: bytes | None = None
-    """Feedback streams: what is in force from now on, K little-endian uint32 in parts of 2**24.
-
-    A public function of the sums so far (`core.evidence.policy`), here for convenience."""
-    carried: Carried | None = None  # of an opening that was not drawn but carried over
-    action: str | None = field(default=None, compare=False)  # the name of the action `value`
-
-    def __str__(self) -> str:
-        """One line for people."""
-        stream, partition, key, _, _, block, kind = self.identity
-        text = f"{stream}/{partition} key {key!r}: {kind} {self._what()}"
-        if kind == OPENING:
-            carried = "" if self.carried is None else f", carried over from {self.carried.after}"
-            return f"{text}{carried}, charged nothing"
-        slots = f"slots {self.start} to {self.stop - 1}"
-        return f"{text} after block {block}, {slots} charged ε = {self.epsilon}"
-
-    def _what(self) -> str:
-        """The action's name or number, or an estimate's value in loss."""
-        if self.kind == SUMS:
-            return "with noise"
-        if self.kind in (OPENING, ACTION):
-            action = f"number {self.value}" if self.action is None else repr(self.action)
-            others = self.standing != self.value
-            return f"{action} (in force: number {self.standing})" if others else action
-        return f"of {self.value * 2.0**-20:.4g}"
-
-    @property
-    def standing(self) -> int:
-        """The index of the action in force from this release on."""
-        return self.value if self.in_force is None else self.in_force
-
-    @property
-    def kind(self) -> str:
-        """`opening`, `action`, `sums` or an estimate's name."""
-        return self.identity.kind
-
-    @property
-    def key(self) -> Key:
-        """The key whose learner released this."""
-        return self.identity.key
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class FeedbackColumns:
-    """Two numbers for each arm, and the policies, of many releases of a feedback stream: n × K."""
-
-    first: Ints  # see `BlockSums`; 0 for an opening
-    second: Ints
-    policy: NDArray[np.uint32]  # in force after the release
-    pairs: bool = False
-
-    def sums(self, at: int) -> BlockSums:
-        """The sums of one release."""
-        return BlockSums.of(self.first[at], self.second[at], pairs=self.pairs)
-
-    @classmethod
-    def joined(
-        cls, parts: Iterable[FeedbackColumns | None], order: slice | Ints = slice(None)
-    ) -> FeedbackColumns | None:
-        """The parts one after the other, then in this order; None if there are none."""
-        given = [part for part in parts if part is not None]
-        if not given:
-            return None
-        first, second, policy = (
-            np.concatenate([getattr(part, name) for part in given])[order]
-            for name in ("first", "second", "policy")
-        )
-        return cls(first, second, policy, given[0].pairs)
-
-
-@dataclass(frozen=True, slots=True)
-class Releases(Sequence[Release]):
-    """Many releases of one partition as columns; a `Release` is made when one is asked for."""
-
-    stream: str
-    partition: int
-    epoch: int
-    kinds: tuple[str, ...]  # what the codes in `kind` mean
-    charges: tuple[Fraction, ...]  # the charge of each kind
-    keys: Sequence[Key]  # one per release
-    born: Ints
-    block: Ints
-    kind: NDArray[np.uint8]
-    value: Ints
-    start: Ints
-    stop: Ints
-    first_offset: Ints
-    last_offset: Ints
-    feedback: FeedbackColumns | None = None  # feedback streams only
-    in_force: Ints | None = None  # the action in force after each, with a memory
-    carried: Mapping[tuple[Key, int], Carried] | None = None
-    """What the openings carried over, by key and born."""
-    actions: tuple[str, ...] = ()  # the names that the values of openings and actions number
-
-    def __len__(self) -> int:
-        """How many releases."""
-        return len(self.block)
-
-    def __getitem__(self, at: int) -> Release:  # type: ignore[override]  # no slices
-        """The release at one place, as a value of its own."""
-        code, value = int(self.kind[at]), int(self.value[at])
-        name = self.kinds[code]
-        in_force = self.in_force if name in (OPENING, ACTION) else None
-        chosen = name in (OPENING, ACTION) and value < len(self.actions)
-        return Release(
-            identity=Identity(
-                self.stream,
-                self.partition,
-                self.keys[at],
-                self.epoch,
-                int(self.born[at]),
-                int(self.block[at]),
-                name,
-            ),
-            value=value,
-            start=int(self.start[at]),
-            stop=int(self.stop[at]),
-            first_offset=int(self.first_offset[at]),
-            last_offset=int(self.last_offset[at]),
-            epsilon=self.charges[code],
-            sums=self.feedback.sums(at) if self.feedback is not None and name == SUMS else None,
-            policy=None
-            if self.feedback is None
-            else self.feedback.policy[at].astype("<u4").tobytes(),
-            in_force=None if in_force is None else int(in_force[at]),
-            carried=self._carried_at(at) if self.carried and name == OPENING else None,
-            action=self.actions[value] if chosen else None,
-        )
-
-    def _carried_at(self, at: int) -> Carried | None:
-        return (self.carried or {}).get((self.keys[at], int(self.born[at])))
-
-    def __iter__(self) -> Iterator[Release]:
-        """Each release in the order in which its block ended."""
-        return (self[at] for at in range(len(self)))
-
-    def __repr__(self) -> str:
-        """Show the number, not the content."""
-        return f"Releases({self.stream}/{self.partition}, {len(self)})"

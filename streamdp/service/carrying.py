@@ -34,14 +34,14 @@ import numpy as np
 
 from streamdp.core.arrays import Bools
 from streamdp.core.bank import Bank
-from streamdp.core.events import OPENING, After, Carried, Key, Release
+from streamdp.core.events import OPENING, After, Carried, Key
 from streamdp.core.evidence import NEWEST
 from streamdp.core.evidence.carrying import Passage
 from streamdp.core.evidence.evidence import STAYS_AWAY, Known, PublicEvidence, PublicRow
 from streamdp.core.evidence.votes import Votes
 from streamdp.core.kinds.kind import Kind
-from streamdp.core.kinds.recorded import named
 from streamdp.core.learners.recipes import kind_of
+from streamdp.core.releases import Release
 from streamdp.core.schedule import Schedule
 from streamdp.core.snapshot import Layout, Loading
 from streamdp.service.spec import StreamSpec
@@ -295,16 +295,15 @@ class LearnerBefore:
         after, public = (None, None) if row is None else row
         known = None if public is None else public.known()
         for release in releases:
-            drawn, kept = named(release)
-            if after is not None and (after.born, after.block) > (drawn.born, drawn.block):
+            named, numbers = release.identity, np.array(release.numbers, dtype=np.int64)
+            if after is not None and (after.born, after.block) > (named.born, named.block):
                 continue  # the row holds it already
             opens, first = release.kind == OPENING, release.carried and release.carried.block
-            block = (first or 0) if opens else drawn.block + 1
-            after = After(release.identity.epoch, drawn.born, block)
+            block = (first or 0) if opens else named.block + 1
+            after = After(named.epoch, named.born, block)
             if self.kind is None:
                 known = Known(release.standing)
                 continue
-            numbers = self.kind.read(drawn.kind, np.array([kept.value]), [kept.sums])[0]
             if release.carried is not None:
                 length = int(self.schedule.lengths(np.array([block]))[0])
                 public = PublicRow.resumed(self.evidence, release.carried, length)

@@ -22,9 +22,11 @@ from numpy.typing import NDArray
 from streamdp.core.arrays import Bools, Ints
 from streamdp.core.calibration import permute_and_flip_charge
 from streamdp.core.errors import InvalidConfig, StateMismatch
-from streamdp.core.events import ACTION, OPENING, SUMS, After, Identity, Key, Release
+from streamdp.core.events import ACTION, OPENING, SUMS, After, Key
+from streamdp.core.kinds.kind import BlockRelease
 from streamdp.core.ledger import TopicCharges
 from streamdp.core.regret import ESTIMATES, estimate
+from streamdp.core.releases import Identity, Release
 from streamdp.core.selection import Smallest
 from streamdp.ports import StreamTopics
 from streamdp.service.successions import Newest, Succession
@@ -152,11 +154,10 @@ class Configured:
         self.whole = int(spec.format.slots(_ONE_LONG)[0]) == 1  # whether a record is one slot
         self.estimates = [(_CODES[of.name], of.shortest) for of in spec.kind.releases[1:]]
         self.lines: dict[str, LedgerLine] = {}
-        charges = [(OPENING, _NOTHING), *((of.name, of.epsilon) for of in spec.kind.releases)]
-        for kind, epsilon in charges:
-            identity = Identity(spec.name, 0, None, spec.epoch, 0, 0, kind)
-            release = Release(identity, 0, 1, 2, 0, 0, epsilon)
-            self.lines[kind] = decode_ledger(spec.lines.ledger(release, ordinal=1))
+        for of in (BlockRelease(OPENING, _NOTHING, 1), *spec.kind.releases):
+            identity = Identity(spec.name, 0, None, spec.epoch, 0, 0, of.name)
+            release = Release(identity, (0,) * of.width, 1, 2, 0, 0, of.epsilon)
+            self.lines[of.name] = decode_ledger(spec.lines.ledger(release, ordinal=1))
 
     def faults(self, line: Charge) -> Iterator[str]:
         """Yield what a line says otherwise."""

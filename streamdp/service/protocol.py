@@ -28,8 +28,8 @@ from msgspec import UNSET, structs
 from streamdp.core.arrays import Ints
 from streamdp.core.engine import Ages, Engine, Rebuilding
 from streamdp.core.errors import TransportLost
-from streamdp.core.events import OPENING, Key, Releases
-from streamdp.core.kinds.recorded import recorded
+from streamdp.core.events import OPENING, Key
+from streamdp.core.releases import Releases
 from streamdp.ports import Commit, Partition, Records, Taken
 from streamdp.service.batches import DecodedRecords, decoded, joined, newest_time
 from streamdp.service.carrying import carries
@@ -107,7 +107,8 @@ class Restoring:
         self.learner = _introduced(self.spec, self.opening)
         self.published = entries.published
         if continues:
-            self.published.update(recorded(of.release for of in saved.releases.values()))
+            nothing = entries.engine.no_releases
+            self.published.add(nothing.of(of.release for of in saved.releases.values()))
         ages = point.ages if continues and point is not None else UNSET
         self._rebuilding = Rebuilding(
             entries.engine,
@@ -250,10 +251,10 @@ class PartitionWork:
                 self._keep(identity.key, self._entries.mark(place))
         adopted = {release_entry(of) for of in saved.releases}
         adopted_keys = {of.key for of in saved.releases}
-        for names, last in restored.published.parts():
-            marked = self._entries.marks(names.kind, names.born, names.block, epoch=self._epoch)
-            held = (last < restored.saved_at(names.keys)).tolist()
-            for key, mark, gone in zip(names.keys, marked, held, strict=True):
+        for part in restored.published.parts():
+            marked = self._entries.marks(part)
+            held = (part.last_offset < restored.saved_at(part.keys)).tolist()
+            for key, mark, gone in zip(part.keys, marked, held, strict=True):
                 if key in adopted_keys and self._entries.release(mark, key) in adopted:
                     continue
                 if gone:

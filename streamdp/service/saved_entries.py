@@ -6,7 +6,7 @@ those that are surely published are looked at, by the newest checkpoint:
 
 - One whose last record lies before `low_water` is behind its key's saved row. No rebuild reads it,
   so nothing is kept but its name, and that only until an entry deletes it.
-- Of any other, a rebuild needs what was drawn (`ManyRecorded`).
+- Of any other, a rebuild needs what was drawn (`RecordedReleases`).
 
 Of earlier epochs' rows the public columns are read, once an entry says what they mean: keys carry
 them over (`carrying`). Other rows, and earlier epochs' releases, stay whole.
@@ -26,7 +26,7 @@ import numpy as np
 
 from streamdp.core.errors import StateMismatch
 from streamdp.core.events import Key
-from streamdp.core.kinds.recorded import Drawn, ManyRecorded
+from streamdp.core.releases import Identity, RecordedReleases
 from streamdp.ports import LiveEntries, Partition, Taken, Value
 from streamdp.service.carrying import Inherited, loading_of
 from streamdp.service.spec import StreamSpec
@@ -103,7 +103,8 @@ class SavedEntries(LiveEntries):
         self.rows: Loading = self.engine.loading()
         self._epoch = spec.epoch_of(partition.number)
         self._loaded = {self._epoch: self.rows}  # by epoch
-        self.published = ManyRecorded()
+        nothing = self.engine.no_releases
+        self.published = RecordedReleases(nothing)
         self._deleted: list[bytes] = []  # keys of releases that do not wait here as they are
         self.entered = 0
         self._places = Entries(partition.stream, partition.number)
@@ -114,7 +115,7 @@ class SavedEntries(LiveEntries):
         )
         self._release = self._places.beginning("release", epoch=self._epoch)
         self.behind = Places(self._release)  # published releases that no rebuild reads
-        self._rereading = Rereading(self._places, epoch=self._epoch, where=self._where)
+        self._rereading = Rereading(self._places, nothing, where=self._where)
         self._most = _MANY
 
     @classmethod
@@ -240,21 +241,22 @@ class SavedEntries(LiveEntries):
             del self[place]
         self.behind.add(behind)
         for first in range(0, len(releases), _AT_ONCE):
-            for read in self._rereading.read(releases[first : first + _AT_ONCE]):
-                shown = read.ordinal <= published
-                self.published.add_many(*read.only(shown))
-                for place in compress(read.entries, shown.tolist()):
-                    del self[place]
+            entries, read = self._rereading.read(releases[first : first + _AT_ONCE])
+            shown = read.ordinal <= published
+            self.published.add(read.at(np.flatnonzero(shown)))
+            for place in compress(entries, shown.tolist()):
+                del self[place]
 
     def _delete(self) -> None:
         """Forget what entries have deleted."""
         deleted, self._deleted = self.behind.discard(self._deleted), []
         if not len(self.published):
             return
+        names = list[Identity]()
         for place in deleted:
             with suppress(StateMismatch):
-                of = self._rereading.identity(place)
-                self.published.discard(Drawn(of.key, of.born, of.block, of.kind))
+                names.append(self._rereading.identity(place))
+        self.published.discard(names)
 
     def _row_at(self, place: bytes) -> tuple[int, Key]:
         """The epoch and key of a row, from its entry's key; of a foreign one, none."""

@@ -26,7 +26,8 @@ from msgspec import UNSET
 
 from streamdp.core.engine import Engine
 from streamdp.core.errors import InvalidConfig, StateMismatch
-from streamdp.core.events import OPENING, Batch, Identity
+from streamdp.core.events import OPENING, SUMS, Batch
+from streamdp.core.releases import Identity
 from streamdp.ports import Partition, Published
 from streamdp.wire.lines import (
     ENDS_BLOCK,
@@ -114,13 +115,13 @@ def judge_counts(evidence: Evidence, *, engine: Engine, log: Iterable[Batch]) ->
     for batch in log:
         for release in engine.apply_batch(batch):
             if release.sums is not None:
-                wanted[release.identity] = release.sums.arrays()[1].tolist()
+                wanted[release.identity] = release.sums[1].tolist()
     published = {}
     for record in evidence.ledger:
         line = decode_ledger(record.value)
-        sums = line.block_sums() if isinstance(line, Charge) else None
+        sums = line.released() if isinstance(line, Charge) and line.kind == SUMS else None
         if isinstance(line, Charge) and sums is not None:
-            published[line.identity] = sums.arrays()[1].tolist()
+            published[line.identity] = sums[len(sums) // 2 :].tolist()
     return [
         f"{identity}: counts that are not the input's"
         for identity, counts in published.items()

@@ -22,9 +22,9 @@ from typing import Any
 
 import msgspec
 
-from streamdp.core.arrays import Ints
 from streamdp.core.errors import StateMismatch
-from streamdp.core.events import Identity, Key
+from streamdp.core.events import Key
+from streamdp.core.releases import Identity, Releases
 
 _encode = msgspec.json.Encoder().encode
 _key_decoder = msgspec.json.Decoder(list[Any])
@@ -82,11 +82,11 @@ class Entries:
         """Whether an entry is a recorded release, by the beginning of its key."""
         return entry.startswith(self._releases)
 
-    def marks(self, kind: str, born: Ints, block: Ints, *, epoch: int) -> Iterator[bytes]:
-        """The marks of recorded releases of one kind."""
-        name = _encode(kind)
-        pairs = zip(born.tolist(), block.tolist(), strict=True)
-        return (b"%d,%d,%d,%b" % (epoch, since, at, name) for since, at in pairs)
+    def marks(self, of: Releases) -> Iterator[bytes]:
+        """The marks of recorded releases."""
+        names = [_encode(kind) for kind in of.kinds]
+        named = zip(of.born.tolist(), of.block.tolist(), of.kind.tolist(), strict=True)
+        return (b"%d,%d,%d,%b" % (of.epoch, *at, names[code]) for *at, code in named)
 
     def mark(self, place: bytes) -> bytes:
         """The few bytes that tell a record key's recorded releases apart.

@@ -16,7 +16,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from streamdp.core.arrays import Ints
 from streamdp.core.errors import StateMismatch
-from streamdp.core.events import ACTION, SUMS, After, BlockSums, Carried, Identity, Key
+from streamdp.core.events import ACTION, SUMS, After, Carried, Key
+from streamdp.core.releases import Identity, names_of_sums
 
 LIVE, FALLBACK = "live", "fallback"
 """The modes that a `ModeLine` can name."""
@@ -279,13 +280,18 @@ class Charge(Named, frozen=True, kw_only=True, tag_field="type", tag="charge"):
         """
         if self.index is not UNSET:
             return np.array([self.index], dtype=np.int64)
-        sums = self.block_sums()
-        if sums is None:
-            return None
-        if len(sums.first) % 8 or len(sums.second) != len(sums.first):
-            got = f"{len(sums.first)} and {len(sums.second)} bytes"
-            raise StateMismatch("sums", "length", expected="as many of both, of 8 bytes", got=got)
-        return np.concatenate(sums.arrays())
+        for pairs in (False, True):
+            one, other = names_of_sums(pairs=pairs)
+            first, second = getattr(self, one), getattr(self, other)
+            if first is UNSET or second is UNSET:
+                continue
+            halves = from_base64(first, one), from_base64(second, other)
+            if len(halves[0]) % 8 or len(halves[1]) != len(halves[0]):
+                got = f"{len(halves[0])} and {len(halves[1])} bytes"
+                expected = "as many of both, of 8 bytes"
+                raise StateMismatch("sums", "length", expected=expected, got=got)
+            return np.frombuffer(b"".join(halves), "<i8").astype(np.int64)
+        return None
 
     def says_in_force(self) -> int | None:
         """The action in force afterwards, where the line says it."""
@@ -303,15 +309,6 @@ class Charge(Named, frozen=True, kw_only=True, tag_field="type", tag="charge"):
                 raise StateMismatch("history", "length", expected="numbers of 8 bytes", got=got)
         after = After(carried.epoch, carried.born, carried.block)
         return Carried(self.says_in_force() or 0, carried.first_block, after, history)
-
-    def block_sums(self) -> BlockSums | None:
-        """The two numbers of each arm of a feedback stream's block."""
-        for pairs in (False, True):
-            one, other = BlockSums.names(pairs=pairs)
-            first, second = getattr(self, one), getattr(self, other)
-            if first is not UNSET and second is not UNSET:
-                return BlockSums(from_base64(first, one), from_base64(second, other), pairs)
-        return None
 
 
 class Carries(Struct, frozen=True, kw_only=True):

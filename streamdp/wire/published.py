@@ -49,8 +49,9 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from streamdp.core.errors import StateMismatch
-from streamdp.core.events import ACTION, OPENING, Key, Release
+from streamdp.core.events import ACTION, OPENING, Key
 from streamdp.core.evidence.contexts import Contexts
+from streamdp.core.releases import Release, names_of_sums
 from streamdp.wire.lines import (
     ACTION_SCHEMA,
     LEDGER_SCHEMA,
@@ -250,8 +251,9 @@ class Lines:
     def _summed(self, release: Release) -> dict[str, Any]:
         """The fields of each arm's two numbers, whose length is a function of K."""
         members: dict[str, Any] = {"learner": self.learner}
-        if release.sums is not None:
-            members |= {name: b64encode(of).decode() for name, of in release.sums.named()}
+        names = names_of_sums(pairs=self.played == "value")
+        for name, of in zip(names, release.sums or (), strict=False):
+            members[name] = b64encode(of.astype("<i8").tobytes()).decode()
         return members
 
     def _estimated(self, release: Release) -> tuple[dict[str, Any], int]:

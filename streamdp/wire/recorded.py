@@ -19,9 +19,9 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from streamdp.core.arrays import Bools
+from streamdp.core.arrays import Bools, Ints
 from streamdp.core.errors import StateMismatch
-from streamdp.core.events import BlockSums
+from streamdp.core.releases import names_of_sums
 from streamdp.wire.state_version import MIN_READER, VERSION, refuse_readers
 
 Heads = NDArray[Any]
@@ -42,7 +42,7 @@ DRAWN, BLOCK, ESTIMATE, CARRIED = 0, 1, 2, 255
 was carried over (whose line says from what)."""
 
 _POLICY = b'"policy":"'
-_NUMBERS = {pairs: b'"%b":"' % BlockSums.names(pairs=pairs)[0].encode() for pairs in (False, True)}
+_SUMS = {pairs: b'"%b":"' % names_of_sums(pairs=pairs)[0].encode() for pairs in (False, True)}
 
 
 def sealed(
@@ -61,7 +61,7 @@ def sealed(
     heads["ledger"] = [len(line) for line in ledgers]
     heads["action"] = [len(line or b"") for line in actions]
     if pairs is not None:
-        heads["numbers"] = [_behind(line, _NUMBERS[pairs]) for line in ledgers]
+        heads["numbers"] = [_behind(line, _SUMS[pairs]) for line in ledgers]
         heads["policy"] = [_behind(line or b"", _POLICY) for line in actions]
     written = heads.tobytes()
     values = []
@@ -115,30 +115,34 @@ def lines_of(head: np.void, value: bytes) -> tuple[bytes, bytes | None]:
     return value[SIZE:end], value[end:] or None
 
 
-def numbers_of(
-    heads: Heads, values: Sequence[bytes]
-) -> tuple[Sequence[BlockSums | None], Sequence[bytes | None]]:
-    """The sums and the policies in whole entries."""
-    sums: list[BlockSums | None] = [None] * len(values)
-    policies: list[bytes | None] = [None] * len(values)
-    if heads["numbers"].any():
-        starts = (heads["numbers"].astype(np.int64) + SIZE).tolist()
-        sums = [
-            _sums(value, at) if at > SIZE else None
-            for at, value in zip(starts, values, strict=True)
-        ]
-    if heads["policy"].any():
-        begin = heads["policy"].astype(np.int64) + heads["ledger"] + SIZE
-        starts, there = begin.tolist(), (heads["policy"] > 0).tolist()
-        policies = [
-            a2b_base64(value[at : value.index(b'"', at)]) if has else None
-            for at, has, value in zip(starts, there, values, strict=True)
-        ]
-    return sums, policies
+def numbers_of(heads: Heads, values: Sequence[bytes], *, width: int) -> tuple[Ints, Bools]:
+    """The numbers that were drawn in whole entries, and which entries have so many, or none."""
+    numbers = np.zeros((len(values), width), dtype=np.int64)
+    numbers[:, 0] = heads["value"]
+    there, fits = np.flatnonzero(heads["numbers"]), np.ones(len(values), dtype=np.bool_)
+    begins = (heads["numbers"][there].astype(np.int64) + SIZE).tolist()
+    drawn = [_sums(values[at], begin) for at, begin in zip(there.tolist(), begins, strict=True)]
+    fits[there] = [len(of) == 8 * width for of in drawn]
+    right = [of for of in drawn if len(of) == 8 * width]
+    numbers[there[fits[there]]] = np.frombuffer(b"".join(right), "<i8").reshape(-1, width)
+    return numbers, fits
 
 
-def _sums(value: bytes, at: int) -> BlockSums:
+def _sums(value: bytes, at: int) -> bytes:
     """The sums that begin here: the first numbers, and the second ones under their name."""
-    first, _, name, _, second, _ = value[at:].split(b'"', 5)
-    pairs = name.decode() == BlockSums.names(pairs=True)[1]
-    return BlockSums(a2b_base64(first), a2b_base64(second), pairs)
+    first, _, _, _, second, _ = value[at:].split(b'"', 5)
+    return a2b_base64(first) + a2b_base64(second)
+
+
+def policies_of(
+    heads: Heads, values: Sequence[bytes], *, parts: int
+) -> tuple[NDArray[np.uint32], Bools]:
+    """The policies in whole entries, and which entries have one of so many parts."""
+    begin = (heads["policy"].astype(np.int64) + heads["ledger"] + SIZE).tolist()
+    pairs = zip(values, begin, strict=True)
+    policies = [a2b_base64(value[at : value.index(b'"', at)]) for value, at in pairs]
+    fits = np.array([len(policy) == 4 * parts for policy in policies], dtype=np.bool_)
+    fits &= heads["policy"] > 0
+    nothing = bytes(4 * parts)
+    kept = [of if right else nothing for of, right in zip(policies, fits.tolist(), strict=True)]
+    return np.frombuffer(b"".join(kept), "<u4").reshape(len(values), parts), fits

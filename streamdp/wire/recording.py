@@ -25,16 +25,8 @@ from msgspec import UNSET
 from numpy.typing import NDArray
 
 from streamdp.core.arrays import Ints
-from streamdp.core.events import (
-    OPENING,
-    SUMS,
-    BlockSums,
-    Identity,
-    Key,
-    Release,
-    Releases,
-)
-from streamdp.core.kinds.recorded import NOT_RECORDED
+from streamdp.core.events import OPENING, SUMS, Key
+from streamdp.core.releases import NOT_SAID, Identity, Release, Releases
 from streamdp.wire.entries import release_entry, written_key
 from streamdp.wire.lines import ENDS_BLOCK
 from streamdp.wire.published import Lines, key_field
@@ -80,25 +72,25 @@ def record_all(
             texts = _texts(releases, code, some, lines=lines, ordinal=ordinal)
             for at, place, ledger, action in zip(some.tolist(), *texts, strict=True):
                 places[at], ledgers[at], actions[at] = place, ledger, action
-    pairs = None if releases.feedback is None else releases.feedback.pairs
+    pairs = lines.played == "value" if releases.has_policies else None
     values = sealed(heads, places, ledgers, actions, pairs=pairs)
     return list(map(Entry, releases.keys, places, values, ledgers, actions))
 
 
 def _heads(releases: Releases, ordinal: int) -> Heads:
     """The heads of all releases."""
-    heads, standing = np.zeros(len(releases), dtype=HEAD), releases.in_force
+    heads, acts = np.zeros(len(releases), dtype=HEAD), not releases.has_policies
     codes = [
         DRAWN if of == OPENING else BLOCK if of in ENDS_BLOCK else ESTIMATE for of in releases.kinds
     ]
     heads["kind"] = np.array(codes, dtype=np.uint8)[releases.kind]
-    for name in ("born", "block", "start", "stop", "first_offset", "last_offset", "value"):
+    for name in ("born", "block", "start", "stop", "first_offset", "last_offset"):
         heads[name] = getattr(releases, name)
     heads["ordinal"] = np.arange(ordinal, ordinal + len(releases))
-    heads["in_force"] = NOT_RECORDED
-    if standing is not None:
+    heads["value"], heads["in_force"] = releases.numbers[:, 0] if acts else 0, NOT_SAID
+    if acts and releases.in_force is not None:
         says = heads["kind"] != ESTIMATE
-        heads["in_force"][says] = standing[says]
+        heads["in_force"][says] = releases.in_force[says]
     if releases.carried:
         for at in np.flatnonzero(heads["kind"] == DRAWN).tolist():
             if (releases.keys[at], int(releases.born[at])) in releases.carried:
@@ -125,8 +117,10 @@ def _texts(
     releases: Releases, code: int, some: Ints, *, lines: Lines, ordinal: int
 ) -> tuple[list[bytes], list[bytes], list[bytes]]:
     """The entries' keys and both lines of some releases of one kind, from its templates."""
-    name, of = releases.kinds[code], releases.feedback
-    arms = of and (of.first.shape[1], of.policy.shape[1], of.pairs)
+    name, numbers, in_force = releases.kinds[code], releases.numbers, releases.in_force
+    arms = None
+    if in_force is not None and releases.has_policies:
+        arms = numbers.shape[1] // 2, in_force.shape[1]
     templates = _templates(lines, releases.stream, name, releases.charges[code], arms)
     at = releases.partition, releases.epoch
     place, ledger, action = (text % at for text in templates)
@@ -142,20 +136,20 @@ def _texts(
     named = list(zip(named_keys, born, block, *others, strict=True))
     ordinals = (some + ordinal).tolist()
     places = [place % three for three in zip(born, block, written, strict=True)]
-    if of is not None:
-        tables = ((of.first, "<i8"), (of.second, "<i8")) if name == SUMS else ()
-        sums = [_base64(table[some], numbers) for table, numbers in tables]
-        policies = _base64(of.policy[some], "<u4")
+    if arms is not None and in_force is not None:
+        halves = (numbers[some, : arms[0]], numbers[some, arms[0] :]) if name == SUMS else ()
+        sums = [_base64(half, "<i8") for half in halves]
+        policies = _base64(in_force[some], "<u4")
         ledgers = [
-            ledger % (*of_one, number, *numbers)
-            for of_one, number, *numbers in zip(named, ordinals, *sums, strict=True)
+            ledger % (*of_one, number, *drawn)
+            for of_one, number, *drawn in zip(named, ordinals, *sums, strict=True)
         ]
         actions = [
             action % (*of_one, policy) for of_one, policy in zip(named, policies, strict=True)
         ]
         return places, ledgers, actions
-    value = releases.value[some].tolist()
-    standing = value if releases.in_force is None else releases.in_force[some].tolist()
+    value = numbers[some, 0].tolist()
+    standing = value if in_force is None else in_force[some].tolist()
     drawn = list(zip(value, standing, strict=True))
     ends = {pair: _ends(lines, name, *pair) for pair in set(drawn)}
     ledgers = [
@@ -184,21 +178,21 @@ def _templates(
     stream: str,
     kind: str,
     charge: Fraction,
-    arms: tuple[int, int, bool] | None,
+    arms: tuple[int, int] | None,
 ) -> _Templates:
     """Call the plain encoder once and put placeholders where the marks are.
 
-    `arms`: how many numbers sums and policies of a feedback stream have, and what sums are of.
+    `arms`: how many numbers of each sort, and parts of a policy, a feedback stream has.
     """
-    sums = policy = None
+    sums, policy = list[bytes](), None
     if arms is not None:
-        wide, parts, pairs = arms
-        policy = _mark("policy", 4 * parts)
+        policy = _mark("policy", 4 * arms[1])
         if kind == SUMS:
-            sums = BlockSums(_mark("first", 8 * wide), _mark("second", 8 * wide), pairs)
+            sums = [_mark("first", 8 * arms[0]), _mark("second", 8 * arms[0])]
+    numbers = tuple(np.frombuffer(b"".join(sums), "<i8").tolist()) if arms else (0,)
     marked = Release(
         Identity(stream, _PARTITION, _KEY, _EPOCH, _BORN, _BLOCK, kind),
-        0, _START, _STOP, _FIRST, _LAST, charge, sums=sums, policy=policy,
+        numbers, _START, _STOP, _FIRST, _LAST, charge, policy=policy,
     )  # fmt: skip
     plain = record(marked, lines=lines, ordinal=_ORDINAL)
     partition, epoch = ((b"%d" % mark, b"%d") for mark in (_PARTITION, _EPOCH))
@@ -206,7 +200,7 @@ def _templates(
         (b"%d" % mark, b"%%d") for mark in (_BORN, _BLOCK, _FIRST, _LAST, _START, _STOP, _ORDINAL)
     )
     named = (partition, (b'"key":"%b"' % _KEY, b"%%b"), epoch, born, block, *read)
-    of_arms = () if sums is None else tuple(map(_written, (sums.first, sums.second)))
+    of_arms = tuple(map(_written, sums))
     in_force = () if policy is None else (_written(policy),)
     assert plain.action is not None, "an estimate"
     ledger, action = _head(plain.ledger), _head(plain.action)
@@ -234,7 +228,7 @@ def _written(mark: bytes) -> tuple[bytes, bytes]:
 def _ends(lines: Lines, kind: str, value: int, in_force: int) -> tuple[bytes, bytes]:
     """The ends of a ledger line and of an actions line with this value, after their heads."""
     identity = Identity(lines.stream, 0, _KEY, 0, 0, 0, kind)
-    release = Release(identity, value, 1, 1, 0, 0, Fraction(0), in_force)
+    release = Release(identity, (value,), 1, 1, 0, 0, Fraction(0), in_force)
     ledger, action = lines.ledger(release, ordinal=1), lines.action(release)
     assert action is not None, "an estimate"
     return ledger[len(_head(ledger)) :], action[len(_head(action)) :]

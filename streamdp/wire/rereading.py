@@ -8,20 +8,18 @@ alone says what is wrong with it.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import compress
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from streamdp.core.arrays import Bools, Ints
 from streamdp.core.errors import StateMismatch
-from streamdp.core.events import Identity, Key
-from streamdp.core.kinds.recorded import NOTHING, ManyKept, Names, Rest
+from streamdp.core.events import Carried, Key
+from streamdp.core.releases import Identity, Releases
 from streamdp.wire.entries import Entries, parse_entry, read_key
-from streamdp.wire.recorded import CARRIED, heads_of, numbers_of
+from streamdp.wire.recorded import CARRIED, heads_of, numbers_of, policies_of
 from streamdp.wire.state import decode_recorded
 
 _integers = msgspec.json.Decoder(list[int])  # in half of the time that `int` takes for each
@@ -29,30 +27,13 @@ _NATURAL = rb"(?:0|[1-9][0-9]{0,17})"  # longer numbers are read plainly
 _TEXT = rb'[^"\\\x00-\x1f]'  # that JSON has no second way to write, where it is UTF-8
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Reread:
-    """Recorded releases of one kind, as columns."""
-
-    entries: Sequence[bytes]  # their keys in the state
-    names: Names
-    ordinal: Ints
-    kept: ManyKept
-
-    def only(self, some: Bools) -> tuple[Names, ManyKept]:
-        """Some of them."""
-        chosen, (kind, keys, born, block) = some.tolist(), self.names
-        value, first, last, in_force = (of[some] for of in self.kept[:4])
-        return (
-            Names(kind, list(compress(keys, chosen)), born[some], block[some]),
-            ManyKept(value, first, last, in_force, list(compress(self.kept.rest, chosen))),
-        )
-
-
 class Rereading:
     """Reads the recorded releases of one epoch of a partition."""
 
-    def __init__(self, places: Entries, *, epoch: int, where: str) -> None:
-        self._places, self._epoch, self._where = places, epoch, where
+    def __init__(self, places: Entries, nothing: Releases, *, where: str) -> None:
+        """`nothing`: an empty table of what is released in this epoch."""
+        epoch = nothing.epoch
+        self._places, self._nothing, self._epoch, self._where = places, nothing, epoch, where
         self._entry = re.compile(
             re.escape(places.beginning("release", epoch=epoch))
             + b'(%b),(%b),"(%b+)","(%b*)"\\]' % (_NATURAL, _NATURAL, _TEXT, _TEXT)
@@ -69,8 +50,10 @@ class Rereading:
         key = read_key(written, where=self._where)
         return Identity(places.stream, places.partition, key, epoch, born, block, kind)
 
-    def read(self, entries: Iterable[tuple[bytes, bytes]]) -> Iterator[Reread]:
-        """Recorded releases as columns. Those that are wrong, or foreign, are left out."""
+    def read(self, entries: Iterable[tuple[bytes, bytes]]) -> tuple[list[bytes], Releases]:
+        """Recorded releases as a table, and their entries' keys. Those that are wrong, foreign or
+        of a kind that is not released here are left out.
+        """
         places, values, borns, blocks = (list[bytes]() for _ in range(4))
         names, keys = list[str](), list[Key]()
         for place, value in entries:
@@ -90,32 +73,35 @@ class Rereading:
             blocks.append(block)
             names.append(name)
             keys.append(key)
-        heads, whole = heads_of(places, values)
+        heads, fits = heads_of(places, values)
         since, block_of = (
             np.array(_integers.decode(b"[%b]" % b",".join(texts)), dtype=np.int64)
             for texts in (borns, blocks)
         )
-        whole &= (heads["born"] == since) & (heads["block"] == block_of)
-        kinds: defaultdict[str, list[int]] = defaultdict(list)
-        for at in np.flatnonzero(whole).tolist():
-            kinds[names[at]].append(at)
-        for kind, some in kinds.items():
-            its = heads[some]
-            rest: list[Rest] = [NOTHING] * len(some)
-            sums, policies = numbers_of(its, [values[at] for at in some])
-            if its["policy"].any():
-                rest = list(map(Rest, sums, policies))
-            for at in np.flatnonzero(its["kind"] == CARRIED).tolist():
-                identity = self.identity(places[some[at]])
-                release = decode_recorded(identity, values[some[at]]).release
-                rest[at] = Rest(release.sums, release.policy, release.carried)
-            drawn, first, last, in_force, ordinal = (
-                its[name].astype(np.int64)
-                for name in ("value", "first_offset", "last_offset", "in_force", "ordinal")
-            )
-            yield Reread(
-                [places[at] for at in some],
-                Names(kind, [keys[at] for at in some], since[some], block_of[some]),
-                ordinal,
-                ManyKept(drawn, first, last, in_force, rest),
-            )
+        fits &= (heads["born"] == since) & (heads["block"] == block_of)
+        codes = {name: code for code, name in enumerate(self._nothing.kinds)}
+        kinds = np.array([codes.get(name, len(codes)) for name in names], dtype=np.int64)
+        some = np.flatnonzero(fits & (kinds < len(codes)))
+        whole = [values[at] for at in some.tolist()]
+        numbers, fits = numbers_of(heads[some], whole, width=self._nothing.numbers.shape[1])
+        in_force, carried = self._nothing.in_force, dict[tuple[Key, int], Carried]()
+        if in_force is not None and self._nothing.has_policies:
+            fits &= (heads["numbers"][some] > 0) | (kinds[some] == 0)
+            in_force, said = policies_of(heads[some], whole, parts=in_force.shape[1])
+            fits &= said
+        elif in_force is not None:
+            in_force = heads["in_force"][some].astype(np.int64)
+        for at in some[fits & (heads["kind"][some] == CARRIED)].tolist():
+            release = decode_recorded(self.identity(places[at]), values[at]).release
+            if release.carried is not None:
+                carried[keys[at], release.identity.born] = release.carried
+        columns: dict[str, Any] = {
+            name: heads[name][some].astype(np.int64)
+            for name in ("born", "block", "start", "stop", "first_offset", "last_offset", "ordinal")
+        }
+        table = replace(
+            self._nothing, keys=[keys[at] for at in some.tolist()],
+            kind=kinds[some].astype(np.uint8), numbers=numbers, in_force=in_force,
+            carried=carried or None, **columns,
+        )  # fmt: skip
+        return [places[at] for at in some[fits].tolist()], table.at(np.flatnonzero(fits))

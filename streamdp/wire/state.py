@@ -31,17 +31,9 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from streamdp.core.arrays import Field
 from streamdp.core.errors import StateMismatch
-from streamdp.core.events import (
-    OPENING,
-    After,
-    BlockSums,
-    Carried,
-    Identity,
-    Key,
-    Release,
-)
+from streamdp.core.events import OPENING, SUMS, After, Carried, Key
 from streamdp.core.kinds.kind import Kind
-from streamdp.core.kinds.recorded import NOT_RECORDED
+from streamdp.core.releases import NOT_SAID, Identity, Release
 from streamdp.wire.entries import Entries, parse_entry, read_key, release_entry
 from streamdp.wire.lines import (
     ENDS_BLOCK,
@@ -267,8 +259,8 @@ def encode_recorded(recorded: Recorded) -> bytes:
         head[name] = getattr(release, name)
     head["born"], head["block"] = release.identity.born, release.identity.block
     head["ordinal"] = recorded.ordinal
-    head["in_force"] = NOT_RECORDED if release.in_force is None else release.in_force
-    pairs = None if release.policy is None else release.sums is not None and release.sums.pairs
+    head["in_force"] = NOT_SAID if release.in_force is None else release.in_force
+    pairs = None if release.policy is None else b'"rewards":"' in recorded.ledger
     place = release_entry(release.identity)
     (value,) = sealed(head, [place], [recorded.ledger], [recorded.action], pairs=pairs)
     return value
@@ -286,18 +278,16 @@ def largest_recorded(lines: Lines, kind: Kind, *, key_bytes: int) -> int:
     It is compared with the transport's limit at start, so that no commit can fail for its size.
     """
     kinds, size = (OPENING, *(release.name for release in kind.releases)), kind.size()
-    half = bytes(size.sums // 2)
-    sums, policy = None, bytes(size.policy) or None
-    if half:
-        sums = BlockSums(half, half, pairs=True)  # the longer names
+    policy = bytes(size.policy) or None
     carried = Carried(0, LONG, After(LONG, LONG, LONG), bytes(size.history) or None)
     keys: tuple[Key, ...] = (None, ESCAPED * key_bytes, b"\xff" * key_bytes)
     sizes = []
     for key, name in product(keys, kinds):
         identity = Identity(lines.stream, LONG, key, LONG, LONG, LONG, name)
         epsilon = Fraction(LONG, LONG - 1)
+        numbers = (0,) * (size.sums // 8 if name == SUMS else 1)
         release = Release(
-            identity, 0, LONG - 1, LONG, LONG, LONG, epsilon, sums=sums, policy=policy,
+            identity, numbers, LONG - 1, LONG, LONG, LONG, epsilon, policy=policy,
             carried=carried if name == OPENING else None,
         )  # fmt: skip
         recorded = record(release, lines=lines, ordinal=LONG)
@@ -323,15 +313,15 @@ def decode_recorded(identity: Identity, value: bytes) -> Recorded:
     line = decode_ledger(ledger)
     if not isinstance(line, Charge):
         raise _of_another(where)
+    drawn, only = line.released(), (int(head["value"]),)
     release = Release(
         identity=identity,
-        value=int(head["value"]),
+        numbers=only * (line.kind != OPENING) if drawn is None else tuple(drawn.tolist()),
         start=int(head["start"]),
         stop=int(head["stop"]),
         first_offset=int(head["first_offset"]),
         last_offset=int(head["last_offset"]),
         epsilon=_exact(line.epsilon),
-        sums=line.block_sums(),
         policy=_policy(action) if action else None,
         in_force=None if line.in_force is UNSET else line.in_force,
         carried=None if line.carried is UNSET else line.carried_over(),

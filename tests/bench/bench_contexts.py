@@ -39,11 +39,12 @@ from numpy.typing import NDArray
 from streamdp.client import ActionsCache, Names, Source
 from streamdp.client.answers import Answer, Held, Why
 from streamdp.client.choosing import hashed_prefix
-from streamdp.core.events import SUMS, Identity
+from streamdp.core.events import SUMS
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
+from streamdp.core.releases import Identity
 from streamdp.ports import Publications, StreamTopics
 
 ACTIONS = 4

@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from streamdp.core.events import Releases
+from streamdp.core.releases import Releases
 from streamdp.wire import configure, state
 from streamdp.wire.published import Lines, decode_ledger
 from streamdp.wire.recording import record_all
@@ -146,7 +146,8 @@ def releases(rounds: int) -> list[dict[str, Any]]:
         born=numbers,
         block=np.full(POLL, 3),
         kind=np.ones(POLL, np.uint8),
-        value=numbers % 10,
+        numbers=(numbers % 10)[:, None],
+        ordinal=numbers,
         start=np.full(POLL, 4),
         stop=np.full(POLL, 8),
         first_offset=numbers,

@@ -20,7 +20,8 @@ from time import process_time
 
 import numpy as np
 
-from streamdp.core.events import ACTION, OPENING, Batch, Identity, Release
+from streamdp.core.events import ACTION, OPENING, Batch
+from streamdp.core.releases import Identity, Release
 from streamdp.ports import Commit, Partition, Published, StreamTopics
 from streamdp.service.config import Configuration
 from streamdp.service.verification import Verification
@@ -126,7 +127,7 @@ def charges(number: int, count: int) -> list[Published]:
         start, kind = (1, OPENING) if opening else (block + 1, ACTION)
         record = max(0, block) * KEYS + at % KEYS
         release = Release(
-            Identity("home", number, key, 1, at % KEYS, max(0, block), kind), value=0, start=start,
+            Identity("home", number, key, 1, at % KEYS, max(0, block), kind), (0,), start=start,
             stop=1 if opening else start + 1, first_offset=record,
             last_offset=record,
             epsilon=Fraction(0) if opening else Fraction(1, 2),

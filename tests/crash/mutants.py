@@ -74,7 +74,7 @@ def _drawn_anew(spec: StreamSpec, recorded: Recorded) -> Recorded:
     """The same release with another draw, in all the bytes that tell of it."""
     if recorded.action is None or recorded.ordinal is None or recorded.release.policy is not None:
         return recorded  # sums that are drawn anew give another policy: its rebuild would refuse
-    release = replace(recorded.release, value=secrets.randbelow(len(spec.learner.actions)))
+    release = replace(recorded.release, numbers=(secrets.randbelow(len(spec.learner.actions)),))
     return record(release, lines=spec.lines, ordinal=recorded.ordinal)
 
 

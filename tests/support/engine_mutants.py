@@ -24,7 +24,7 @@ from streamdp.core.bank import CLEAN, Bank
 from streamdp.core.engine import Engine
 from streamdp.core.engine.rebuilding import Rebuilding
 from streamdp.core.engine.releasing import Fresh
-from streamdp.core.events import ACTION, Batch, Key, Releases
+from streamdp.core.events import ACTION, Batch, Key
 from streamdp.core.grid import UNIT, Quantiser, quantise
 from streamdp.core.kinds.kind import BitsOf, Kind, Tariff
 from streamdp.core.kinds.losses import LossAdder, LossContents
@@ -32,6 +32,7 @@ from streamdp.core.learners import Leader, learner_of
 from streamdp.core.noise import discrete_laplace
 from streamdp.core.randomness import Bits, CounterBits, Purpose, SystemRandomness
 from streamdp.core.regret import Estimate, estimate
+from streamdp.core.releases import Releases
 from streamdp.core.segments import BatchSlots
 from streamdp.core.selection import PermuteAndFlip, Prior, race
 from streamdp.core.snapshot import Loading

@@ -27,7 +27,7 @@ from streamdp.core.arrays import Bools, Columns, Ints
 from streamdp.core.bank import Bank
 from streamdp.core.engine import Engine
 from streamdp.core.engine.plan import Heritage, Plan, plan
-from streamdp.core.engine.releasing import Draws, Ended, Fresh, Wave
+from streamdp.core.engine.releasing import Draws, Ended, Fresh
 from streamdp.core.events import NO_ARM, Batch, Key
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import NULL, UNIT
@@ -37,6 +37,7 @@ from streamdp.core.kinds.kind import BitsOf
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
 from streamdp.core.noise import discrete_laplaces
 from streamdp.core.randomness import Bits
+from streamdp.core.releases import Releases
 from streamdp.core.schedule import Schedule
 from streamdp.core.segments import BatchSlots
 from tests.support.batches import changed
@@ -62,7 +63,8 @@ def mutant(said: str, *, layer: str = "exact", **options: str) -> Callable[[Patc
 
 
 Adding = Callable[[BatchSlots, FeedbackContents], None]
-Closing = Callable[[Engine, Ended, Callable[[], list[Wave]]], list[Wave]]
+Close = Callable[[], list[Releases]]
+Closing = Callable[[Engine, Ended, Close], list[Releases]]
 
 
 def with_contents(patch: pytest.MonkeyPatch, changed: Adding) -> None:
@@ -91,7 +93,7 @@ def with_closing(patch: pytest.MonkeyPatch, changed: Closing) -> None:
     """Change what happens where blocks end: `changed` gets what closes them as shipped."""
     close = Engine._close
 
-    def other(self: Engine, ended: Ended, paid: Sequence[Bools], draws: Draws) -> list[Wave]:
+    def other(self: Engine, ended: Ended, paid: Sequence[Bools], draws: Draws) -> list[Releases]:
         return changed(self, ended, lambda: list(close(self, ended, paid, draws)))
 
     patch.setattr(Engine, "_close", other)
@@ -142,7 +144,9 @@ def writes_counts_in_place_of_losses(patch: pytest.MonkeyPatch) -> None:
 def reads_the_loss_of_an_arm_that_was_not_shown(patch: pytest.MonkeyPatch) -> None:
     """As with a counterfactual in the content: every arm's sum moves."""
 
-    def all_arms(engine: Engine, ended: Ended, close: Callable[[], list[Wave]]) -> list[Wave]:
+    def all_arms(
+        engine: Engine, ended: Ended, close: Callable[[], list[Releases]]
+    ) -> list[Releases]:
         sums = engine._bank.private["sums"]
         sums[ended.rows] = sums[ended.rows].sum(axis=1, keepdims=True)
         return close()
@@ -174,7 +178,9 @@ def ends_a_block_when_enough_was_usable(patch: pytest.MonkeyPatch) -> None:
 def keeps_the_sums_of_the_block_before(patch: pytest.MonkeyPatch) -> None:
     """One observation in two released sums, or more."""
 
-    def keeping(engine: Engine, ended: Ended, close: Callable[[], list[Wave]]) -> list[Wave]:
+    def keeping(
+        engine: Engine, ended: Ended, close: Callable[[], list[Releases]]
+    ) -> list[Releases]:
         sums = engine._bank.private["sums"]
         kept = sums[ended.rows].copy()
         waves = close()
@@ -217,7 +223,9 @@ def imputes_a_null_from_the_slot_before(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("a release does not say what is in force after it", layer="stories")
 def reads_an_exact_sum_for_the_policy(patch: pytest.MonkeyPatch) -> None:
-    def reading(engine: Engine, ended: Ended, close: Callable[[], list[Wave]]) -> list[Wave]:
+    def reading(
+        engine: Engine, ended: Ended, close: Callable[[], list[Releases]]
+    ) -> list[Releases]:
         best = engine._bank.private["sums"][ended.rows].argmax(axis=1)
         (wave,) = close()
         policy = np.zeros_like(wave.in_force)

@@ -19,14 +19,15 @@ from streamdp.core.arrays import Ints
 from streamdp.core.bank import Bank
 from streamdp.core.engine import Engine, Rebuilding
 from streamdp.core.engine.plan import Alone
-from streamdp.core.engine.releasing import Fresh, FromRecord, Releasing, Wave
-from streamdp.core.events import NO_ARM, After, Batch, Key, Releases
+from streamdp.core.engine.releasing import Fresh, FromRecord, Releasing
+from streamdp.core.events import NO_ARM, After, Batch, Key
 from streamdp.core.evidence.evidence import Known
 from streamdp.core.evidence.policy import PARTS, Policy
 from streamdp.core.kinds.feedback import FeedbackContents
 from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.noise import discrete_laplaces
 from streamdp.core.randomness import Bits, CounterBits, Purpose, SystemRandomness
+from streamdp.core.releases import Releases
 from streamdp.core.segments import BatchSlots
 from streamdp.core.snapshot import Layout
 from streamdp.lab.audit.around import Around
@@ -370,7 +371,7 @@ def says_half_of_what_a_block_costs(patch: pytest.MonkeyPatch) -> None:
     """On the ledger's lines, from which others compute what is left."""
     of = Releasing.of
 
-    def halving(self: Releasing, waves: list[Wave]) -> Releases:
+    def halving(self: Releasing, waves: list[Releases]) -> Releases:
         released = of(self, waves)
         return replace(released, charges=tuple(charge / 2 for charge in released.charges))
 

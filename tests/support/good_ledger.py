@@ -6,7 +6,8 @@ import re
 from dataclasses import replace
 from fractions import Fraction
 
-from streamdp.core.events import ACTION, OPENING, Identity, Key, Release
+from streamdp.core.events import ACTION, OPENING, Key
+from streamdp.core.releases import Identity, Release
 from streamdp.ports import Published, StreamTopics
 from tests.support.streams import spec
 
@@ -33,7 +34,7 @@ def line(
     """A charge: slot n reads record n − 1 unless it says otherwise."""
     release = Release(
         Identity("home", partition, key, epoch, born, block, kind),
-        value=0,
+        numbers=(0,),
         start=start,
         stop=stop,
         first_offset=start - 1 if first is None else first,

@@ -9,11 +9,12 @@ import pytest
 
 from streamdp.core.arrays import Bools, Columns, Ints
 from streamdp.core.engine import Engine
-from streamdp.core.engine.releasing import Draws, Ended, Fresh, Wave
+from streamdp.core.engine.releasing import Draws, Ended, Fresh
 from streamdp.core.events import ACTION
 from streamdp.core.evidence.votes import Votes
 from streamdp.core.kinds.losses import Leader
 from streamdp.core.randomness import Bits
+from streamdp.core.releases import Releases
 
 
 def folds_what_it_drew_from(patch: pytest.MonkeyPatch, *, shortest: int = 1) -> None:
@@ -44,7 +45,9 @@ def keeps_sums(patch: pytest.MonkeyPatch) -> None:
     """A block's sums begin with those of the block before: an event is in both."""
     close = Engine._close
 
-    def keeping(self: Engine, ended: Ended, paid: Sequence[Bools], draws: Draws) -> Iterator[Wave]:
+    def keeping(
+        self: Engine, ended: Ended, paid: Sequence[Bools], draws: Draws
+    ) -> Iterator[Releases]:
         sums = self._bank.private["sums"]
         kept = sums[ended.rows].copy()
         yield from close(self, ended, paid, draws)

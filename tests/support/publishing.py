@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from fractions import Fraction
 
-from streamdp.core.events import ACTION, OPENING, Identity, Release
+from streamdp.core.events import ACTION, OPENING
+from streamdp.core.releases import Identity, Release
 from streamdp.ports import Key, Published, StreamTopics
 from streamdp.wire.lines import ACTION_SCHEMA, ModeLine
 from streamdp.wire.published import Lines, encode_mode
@@ -35,7 +36,7 @@ def release(
     name = kind or (ACTION if block else OPENING)
     return Release(
         Identity("home", partition, key, epoch, born, block, name),
-        value=value,
+        numbers=(value,),
         start=start,
         stop=stop,
         epsilon=Fraction(0) if name == OPENING else Fraction(epsilon),

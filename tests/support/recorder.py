@@ -21,9 +21,9 @@ class Recorder:
     def __init__(self, machine: sd.Engine) -> None:
         self.machine = machine
         self.rows: dict[Key, bytes] = {}
-        self.releases: dict[sd.Drawn, sd.Kept] = {}
+        self.releases: list[sd.Release] = []
 
     def step(self, batch: Batch, *, saves: int) -> None:
         """Apply a batch, then save at most so many rows."""
-        self.releases |= sd.recorded(self.machine.apply_batch(batch))
+        self.releases += self.machine.apply_batch(batch)
         self.rows |= dict(self.machine.save(most=saves))

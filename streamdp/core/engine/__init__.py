@@ -19,25 +19,19 @@ if TYPE_CHECKING:
     from streamdp.core.engine.idleness import Ages
     from streamdp.core.engine.machine import Engine
     from streamdp.core.engine.rebuilding import Rebuilding, rebuild
-    from streamdp.core.kinds.recorded import Drawn, Kept, Recorded, recorded
     from streamdp.core.snapshot import configuration_digest, row_layout
 
 __all__ = [
     "Ages",
     "Charges",
-    "Drawn",
     "Engine",
-    "Kept",
     "Rebuilding",
-    "Recorded",
     "configuration_digest",
     "rebuild",
-    "recorded",
     "row_layout",
 ]
 
 _HOMES = {
-    "streamdp.core.kinds.recorded": ("Drawn", "Kept", "Recorded", "recorded"),
     "streamdp.core.engine.idleness": ("Ages",),
     "streamdp.core.snapshot": ("configuration_digest", "row_layout"),
     "streamdp.core.engine.charging": ("Charges",),

@@ -43,17 +43,9 @@ from streamdp.core.engine.arguments import (
 from streamdp.core.engine.charging import Charges, Ends, ends_of
 from streamdp.core.engine.idleness import Ages, Idleness
 from streamdp.core.engine.plan import Alone, Plan, check_keys, check_order, plan
-from streamdp.core.engine.releasing import Draws, Ended, Fresh, Releasing, Wave
+from streamdp.core.engine.releasing import Draws, Ended, Fresh, Releasing
 from streamdp.core.errors import InvalidConfig, StateMismatch
-from streamdp.core.events import (
-    NO_ARM,
-    After,
-    Batch,
-    Carried,
-    Content,
-    Key,
-    Releases,
-)
+from streamdp.core.events import NO_ARM, After, Batch, Carried, Content, Key
 from streamdp.core.evidence.carrying import Passage
 from streamdp.core.evidence.evidence import InForce, Known
 from streamdp.core.evidence.policy import PARTS
@@ -61,6 +53,7 @@ from streamdp.core.grid import as_single, as_vector, centred_gain
 from streamdp.core.kinds.kind import Kind, tariff
 from streamdp.core.randomness import Randomness
 from streamdp.core.regret import Estimate
+from streamdp.core.releases import Releases
 from streamdp.core.segments import BatchSlots
 
 NOBODY: Set[Key] = frozenset()
@@ -149,6 +142,11 @@ class Engine:
         )
         self._fresh = Fresh(stream, partition, epoch, kind, bank, randomness, self._heritage)
 
+    @property
+    def no_releases(self) -> Releases:
+        """An empty table of what this engine releases."""
+        return self._releasing.nothing
+
     def __repr__(self) -> str:
         """Show the position, never the content."""
         return f"Engine({self.stream}/{self.partition}, {len(self)} keys, position {self.position})"
@@ -224,7 +222,7 @@ class Engine:
             for part in self._parts(batch)
         ]
         self._halfway = False
-        return released[0] if len(released) == 1 else self._releasing.joined(released)
+        return self._releasing.nothing.joined([part for part in released if len(part)])
 
     def _checked(self, batch: Batch) -> Batch:
         """The batch as the kind reads it; refuse one of another kind, and old records."""
@@ -248,9 +246,9 @@ class Engine:
                 self._drop(before)
             yield part
 
-    def _step(self, batch: Batch, draws: Draws, *, limit: int, read: Batch) -> list[Wave]:
+    def _step(self, batch: Batch, draws: Draws, *, limit: int, read: Batch) -> list[Releases]:
         """Plan, charge, apply; move the position past everything in `read`."""
-        waves: list[Wave] = []
+        waves: list[Releases] = []
         slots = self._alone.lay_out(batch) if len(batch.index) == 1 else None
         if slots is not None:
             self._halfway = True
@@ -270,7 +268,7 @@ class Engine:
             self.position = int(read.offsets[-1]) + 1
         return waves
 
-    def _apply(self, planned: Plan, ends: Ends, draws: Draws) -> Iterator[Wave]:
+    def _apply(self, planned: Plan, ends: Ends, draws: Draws) -> Iterator[Releases]:
         """Apply a plan whose ends were checked: mark them paid, then draw; yield what was drawn."""
         if len(planned.new):
             yield self._give_birth(planned, draws)
@@ -309,7 +307,7 @@ class Engine:
                 yield from self._close(ended, due, draws)
         self._mark_unsaved(slots)
 
-    def _give_birth(self, planned: Plan, draws: Draws) -> Wave:
+    def _give_birth(self, planned: Plan, draws: Draws) -> Releases:
         """The openings of new rows; a row that carries over draws none."""
         bank, batch, carried = self._bank, planned.slots.batch, planned.carried
         schedule, evidence = self.kind.schedule, self._evidence
@@ -338,9 +336,9 @@ class Engine:
                 self._going_idle.pop(key, None)
         named = {(keys[at], int(planned.born[at])): known for at, known in carried.items()}
         born = Ended(rows, np.zeros_like(rows), begin, begin, planned.born, planned.born, place)
-        return Wave(0, born, released, in_force, named or None)
+        return self._releasing.drawn(0, born, released, in_force, named)
 
-    def _close(self, ended: Ended, paid: Sequence[Bools], draws: Draws) -> Iterator[Wave]:
+    def _close(self, ended: Ended, paid: Sequence[Bools], draws: Draws) -> Iterator[Releases]:
         """Draw the releases that were paid for, fold them, and begin the next blocks.
 
         All draws come before the fold: what is in force during a block is what its draws know.
@@ -360,7 +358,8 @@ class Engine:
             bank.private[name][rows] = 0
         bank.block[rows] += 1
         for code, due, released in drawn:
-            yield Wave(code, Ended(*(column[due] for column in ended)), released, in_force[due])
+            some = Ended(*(column[due] for column in ended))
+            yield self._releasing.drawn(code, some, released, in_force[due])
 
     def _put(self, rows: Ints, public: Columns) -> None:
         """Store public columns of some rows."""

@@ -31,16 +31,8 @@ from streamdp.core.engine.idleness import Ages
 from streamdp.core.engine.machine import MOST_ROWS, Engine
 from streamdp.core.engine.releasing import FromRecord
 from streamdp.core.errors import StateMismatch
-from streamdp.core.events import OPENING, SUMS, Batch, BlockSums, Key, Release, Releases
-from streamdp.core.kinds.recorded import (
-    NOT_RECORDED,
-    NOTHING,
-    ManyRecorded,
-    Names,
-    Recorded,
-    Rest,
-    recorded,
-)
+from streamdp.core.events import Batch, Key
+from streamdp.core.releases import NOT_SAID, RecordedReleases, Release, Releases
 from streamdp.core.schedule import LAST_SLOT
 from streamdp.core.snapshot import Loading
 
@@ -48,7 +40,7 @@ from streamdp.core.snapshot import Loading
 class Rebuilding:
     """Restores a new engine to a committed position: feed it the log, then finish.
 
-    >>> rebuilding = Rebuilding(engine, rows=saved, releases=recorded)   # doctest: +SKIP
+    >>> rebuilding = Rebuilding(engine, rows=saved, releases=releases)   # doctest: +SKIP
     >>> for batch in log: rebuilding.feed(batch)                         # doctest: +SKIP
     >>> engine = rebuilding.finish(position=position, rows=len(saved))   # doctest: +SKIP
     """
@@ -58,10 +50,12 @@ class Rebuilding:
         engine: Engine,
         *,
         rows: Iterable[tuple[Key, bytes]] | Loading,
-        releases: Recorded,
+        releases: Iterable[Release] | RecordedReleases,
         ages: Ages | None = None,
     ) -> None:
         """`rows`: saved rows, or what has put them into this engine's bank.
+
+        `releases`: all of this epoch, as the engine gave them, whose blocks no saved row is behind.
 
         `ages`: the checkpoint's time, where keys went idle.
         """
@@ -72,7 +66,7 @@ class Rebuilding:
             loading.put(dict(rows))
         self._engine, self._ages = engine, ages
         self._bank = engine._bank
-        self._releases = ManyRecorded.of(releases)
+        self._releases = RecordedReleases.like(engine.no_releases, releases)
         self._record = FromRecord(engine.kind, self._bank, self._releases)
         loading.check()
         self._born = self._born_later()
@@ -98,13 +92,12 @@ class Rebuilding:
         """When learners without a saved row were born: their keys' newest openings."""
         born: dict[Key, int] = {}
         bank = self._bank
-        for names, _ in self._releases.parts():
-            if names.kind != OPENING:
-                continue
-            rows = bank.rows(names.keys)
-            later = np.flatnonzero((rows < 0) | (bank.born[rows] < names.born))
-            for at, since in zip(later.tolist(), names.born[later].tolist(), strict=True):
-                key = names.keys[at]
+        for part in self._releases.parts():
+            openings = part.at(np.flatnonzero(part.kind == 0))
+            rows = bank.rows(openings.keys)
+            later = np.flatnonzero((rows < 0) | (bank.born[rows] < openings.born))
+            for at, since in zip(later.tolist(), openings.born[later].tolist(), strict=True):
+                key = openings.keys[at]
                 born[key] = max(born.get(key, 0), since)
         return born
 
@@ -170,47 +163,33 @@ class Rebuilding:
         self._valid_by_key = dict(zip(names, self._valid_at.tolist(), strict=True))
         self._engine._drop(idleness.dropped_before())
 
-    def _check_records(self, releases: Releases) -> None:
-        """Refuse recorded releases with other records, or other actions or policies, than now."""
-        for code, kind in enumerate(releases.kinds):
-            some = np.flatnonzero(releases.kind == code)
-            keys = [releases.keys[at] for at in some.tolist()]
-            names = Names(kind, keys, releases.born[some], releases.block[some])
-            then = self._releases.kept(self._releases.places(names))
-            equal = then.value == releases.value[some]
-            equal &= then.first_offset == releases.first_offset[some]
-            equal &= then.last_offset == releases.last_offset[some]
-            in_force = then.in_force
-            if releases.in_force is not None:
-                in_force = np.where(in_force == NOT_RECORDED, NOT_RECORDED, releases.in_force[some])
-            equal &= then.in_force == in_force
-            equal &= _known_again(kind, then.rest, releases, some)
-            for at in some[~equal].tolist():
-                self._check_release(releases[at])
-
-    def _check_release(self, release: Release) -> None:
-        """Refuse a recorded release with other records, or another action or policy, than now."""
-        (again,) = recorded([release]).items()
-        name, now = again
-        then = self._releases[name]
-        for what, on_record, found_now in (
-            ("action", then.in_force, now.in_force),
-            ("policy", then.policy, now.policy),
-        ):
-            if on_record is not None and on_record != found_now:
-                raise StateMismatch(
-                    f"rebuild: {name.kind} of block {name.block} born at {name.born}",
-                    f"another {what} was in force",
-                    expected=f"the recorded one, {_shown(on_record)}",
-                    got=_shown(found_now),
+    def _check_records(self, now: Releases) -> None:
+        """Refuse recorded releases with other records, or another action or policy, than now."""
+        then = self._releases.at(self._releases.places(now))
+        drawn = (then.numbers == now.numbers).all(axis=1)
+        drawn &= then.first_offset == now.first_offset
+        drawn &= then.last_offset == now.last_offset
+        for at in np.flatnonzero(now.kind == 0).tolist() if then.carried or now.carried else ():
+            of = now.keys[at], int(now.born[at])
+            drawn[at] &= (then.carried or {}).get(of) == (now.carried or {}).get(of)
+        same = np.ones(len(now), dtype=np.bool_)
+        if then.in_force is not None and now.in_force is not None:
+            unsaid, same = then.in_force == NOT_SAID, then.in_force == now.in_force
+            if now.has_policies:
+                unsaid, same = ~then.in_force.any(axis=1), same.all(axis=1)
+            same |= unsaid
+        for at in np.flatnonzero(~(drawn & same))[:1].tolist():
+            name, before, after = now[at].identity, then[at], now[at]
+            problem = f"another {'policy' if now.has_policies else 'action'} was in force"
+            expected, got = f"the recorded one, {_standing(before)}", _standing(after)
+            if same[at]:
+                problem, got = (
+                    "drawn over other records",
+                    f"{after.first_offset} … {after.last_offset}",
                 )
-        if then._replace(in_force=now.in_force, policy=now.policy) != now:
-            raise StateMismatch(
-                f"rebuild: {name.kind} of block {name.block} born at {name.born}",
-                "drawn over other records",
-                expected=f"records {then.first_offset} … {then.last_offset}",
-                got=f"{now.first_offset} … {now.last_offset}",
-            )
+                expected = f"records {before.first_offset} … {before.last_offset}"
+            where = f"rebuild: {name.kind} of block {name.block} born at {name.born}"
+            raise StateMismatch(where, problem, expected=expected, got=got)
 
     def _check_blocks(self) -> None:
         """Refuse a saved row that is not in the block of its next slot."""
@@ -234,11 +213,10 @@ class Rebuilding:
         Releases of a key's earlier learners wait to be deleted.
         """
         bank = self._bank
-        for names, _ in self._releases.parts():
-            rows, born = bank.rows(names.keys), names.born
+        for of in self._releases.parts():
+            rows, born = bank.rows(of.keys), of.born
             behind = (rows >= 0) & (bank.born[rows] == born)
-            if names.kind != OPENING:
-                behind &= bank.block[rows] > names.block
+            behind &= (of.kind == 0) | (bank.block[rows] > of.block)
             behind |= (rows >= 0) & (bank.born[rows] > born)
             if not behind.all():
                 at = int(behind.argmin())
@@ -249,7 +227,7 @@ class Rebuilding:
                 raise StateMismatch(
                     "rebuild",
                     "a recorded release lies ahead",
-                    expected=f"records past {names.kind} of block {names.block[at]}"
+                    expected=f"records past {of.kinds[of.kind[at]]} of block {of.block[at]}"
                     f" born at {born[at]}",
                     got=f"{reached} at the end of the log",
                 )
@@ -266,38 +244,17 @@ class Rebuilding:
         return np.asarray(batch.offsets >= since[batch.index], dtype=np.bool_)
 
 
-def _known_again(kind: str, then: Sequence[Rest], releases: Releases, some: Ints) -> Bools:
-    """Which recorded sums and policies are those of these releases; False where others are."""
-    feedback = releases.feedback
-    if feedback is None:
-        return np.array([of is NOTHING for of in then], dtype=np.bool_)
-    tables = (
-        feedback.policy.astype("<u4"),
-        feedback.first.astype("<i8"),
-        feedback.second.astype("<i8"),
-    )
-    rows = zip(*(map(bytes, table[some]) for table in tables), strict=True)
-    return np.array(
-        [
-            of.carried is None
-            and of.policy in (None, policy)
-            and of.sums == (BlockSums(first, second, feedback.pairs) if kind == SUMS else None)
-            for of, (policy, first, second) in zip(then, rows, strict=True)
-        ],
-        dtype=np.bool_,
-    )
-
-
-def _shown(in_force: int | bytes | None) -> str:
+def _standing(release: Release) -> str:
     """An action's number, or the checksum of a policy; both are public."""
-    return f"CRC-32 {crc32(in_force):08x}" if isinstance(in_force, bytes) else str(in_force)
+    policy = release.policy
+    return str(release.in_force) if policy is None else f"CRC-32 {crc32(policy):08x}"
 
 
 def rebuild(
     engine: Engine,
     *,
     rows: Sequence[tuple[Key, bytes]],
-    releases: Recorded,
+    releases: Iterable[Release] | RecordedReleases,
     log: Iterable[Batch],
     position: int,
     expected_rows: int,

@@ -12,18 +12,18 @@ from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from streamdp.core.arrays import Ints
 from streamdp.core.bank import Bank, Gathered
 from streamdp.core.errors import StateMismatch
-from streamdp.core.events import OPENING, Carried, FeedbackColumns, Key, Releases
+from streamdp.core.events import OPENING, Carried, Key
 from streamdp.core.evidence.evidence import InForce
 from streamdp.core.kinds.kind import Kind
-from streamdp.core.kinds.recorded import ManyRecorded, Names
 from streamdp.core.randomness import TAG_BYTES, Bits, Randomness
+from streamdp.core.releases import RecordedReleases, Releases
 
 
 class Draws(Protocol):
@@ -95,14 +95,15 @@ class FromRecord:
 
     kind: Kind
     bank: Bank
-    recorded: ManyRecorded
+    recorded: RecordedReleases
 
     def carried(self, keys: Sequence[Key], born: Ints) -> dict[int, Carried]:
         """What the recorded openings carried over."""
-        places = self.recorded.places(Names(OPENING, keys, born, np.zeros_like(born)))
+        places = self.recorded.find(OPENING, keys, born, np.zeros_like(born))
         there = np.flatnonzero(places >= 0)
-        openings = zip(there.tolist(), self.recorded.kept(places[there]).rest, strict=True)
-        return {at: of.carried for at, of in openings if of.carried is not None}
+        carried = self.recorded.at(places[there]).carried or {}
+        named = ((at, (keys[at], int(born[at]))) for at in there.tolist())
+        return {at: carried[name] for at, name in named if name in carried}
 
     def openings(self, rows: Ints) -> Ints:
         """The recorded opening of each row."""
@@ -113,19 +114,17 @@ class FromRecord:
         return self._read(name, rows, self.bank.block[rows])
 
     def _read(self, kind: str, rows: Ints, blocks: Ints) -> Ints:
-        keys = [self.bank.keys[row] for row in rows.tolist()]
-        names = Names(kind, keys, self.bank.born[rows], blocks)
-        places = self.recorded.places(names)
+        keys, born = [self.bank.keys[row] for row in rows.tolist()], self.bank.born[rows]
+        places = self.recorded.find(kind, keys, born, blocks)
         if len(places) and places.min() < 0:
             at = int(places.argmin())
             raise StateMismatch(
-                f"rebuild: {kind} of block {blocks[at]} born at {names.born[at]}",
+                f"rebuild: {kind} of block {blocks[at]} born at {born[at]}",
                 "not recorded",
                 expected="the release that was drawn",
                 got=f"{len(self.recorded)} other releases",
             )
-        kept = self.recorded.kept(places)
-        return self.kind.read(kind, kept.value, [of.sums for of in kept.rest])
+        return self.recorded.at(places).numbers
 
 
 class Ended(NamedTuple):
@@ -140,87 +139,67 @@ class Ended(NamedTuple):
     place: Ints  # of the record that ended the block, in the batch
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Wave:
-    """Releases of one name that were drawn together.
-
-    Codes of names: 0 is an opening, 1 the kind's first release, 2 its second, and so on. Releases
-    of one record come in this order.
-    """
-
-    code: int
-    ended: Ended
-    released: Ints  # R × the release's width
-    in_force: InForce  # afterwards
-    carried: dict[tuple[Key, int], Carried] | None = None  # of openings
-
-
 class Releasing:
-    """Makes the releases of one engine."""
+    """Makes tables of the releases of one engine."""
 
-    __slots__ = ("_bank", "_kind", "nothing")
+    __slots__ = ("_bank", "nothing")
 
     def __init__(self, *, stream: str, partition: int, epoch: int, kind: Kind, bank: Bank) -> None:
-        self._kind, self._bank = kind, bank
-        none, releases = np.zeros(0, dtype=np.int64), kind.releases
-        self.nothing = Releases(
-            stream=stream,
-            partition=partition,
-            epoch=epoch,
-            kinds=(OPENING, *(release.name for release in releases)),
-            charges=(Fraction(0), *(release.epsilon for release in releases)),
-            keys=(),
-            kind=none.astype(np.uint8),
-            born=none, block=none, value=none, start=none, stop=none, first_offset=none,
-            last_offset=none,
-        )  # fmt: skip
-        """The releases of a batch in which no block ends: empty columns."""
+        self._bank = bank
+        self.nothing = no_releases(kind, stream=stream, partition=partition, epoch=epoch)
+        """The releases of a batch in which no block ends: an empty table."""
 
-    def of(self, waves: Sequence[Wave]) -> Releases:
-        """Releases in the order of the records that ended their blocks."""
-        if not waves:
-            return self.nothing
-        codes = np.repeat(
-            np.array([wave.code for wave in waves], dtype=np.uint8),
-            [len(wave.released) for wave in waves],
-        )
-        ended = Ended(*map(np.concatenate, zip(*(wave.ended for wave in waves), strict=True)))
-        order = np.lexsort((codes, ended.block, ended.place))
-        rows, block, start, stop, first, last, _ = (column[order] for column in ended)
-        released = np.concatenate([wave.released for wave in waves])[order]
-        in_force = np.concatenate([wave.in_force for wave in waves])[order]
+    def drawn(
+        self,
+        code: int,
+        ended: Ended,
+        numbers: Ints,
+        in_force: InForce,
+        carried: dict[tuple[Key, int], Carried] | None = None,
+    ) -> Releases:
+        """Releases of one name that were drawn together, with what is in force afterwards."""
+        rows, bank = ended.rows, self._bank
         return replace(
             self.nothing,
-            keys=[self._bank.keys[row] for row in rows.tolist()],
-            kind=codes[order],
-            born=self._bank.born[rows],
-            block=block,
-            start=start,
-            stop=stop,
-            first_offset=first,
-            last_offset=last,
-            carried=next((wave.carried for wave in waves if wave.carried), None),
-            **self._kind.columns(released, in_force),
+            keys=[bank.keys[row] for row in rows.tolist()],
+            kind=np.full(len(rows), code, dtype=np.uint8),
+            born=bank.born[rows],
+            block=ended.block,
+            start=ended.start,
+            stop=ended.stop,
+            first_offset=ended.first_offset,
+            last_offset=ended.last_offset,
+            ordinal=ended.place,
+            numbers=numbers,
+            in_force=None if self.nothing.in_force is None else in_force,
+            carried=carried or None,
         )
 
-    def joined(self, released: Sequence[Releases]) -> Releases:
-        """Releases of several parts of a batch, one after the other."""
-        some = [part for part in released if len(part)]
-        if len(some) < 2:
-            return some[0] if some else self.nothing
+    def of(self, drawn: Sequence[Releases]) -> Releases:
+        """Releases in the order of the records that ended their blocks.
 
-        in_force = [part.in_force for part in some if part.in_force is not None]
-        columns: dict[str, Any] = {
-            name: np.concatenate([getattr(part, name) for part in some]) for name in _COLUMNS
-        }
-        return replace(
-            some[0],
-            keys=[key for part in some for key in part.keys],
-            in_force=np.concatenate(in_force) if in_force else None,
-            feedback=FeedbackColumns.joined(part.feedback for part in some),
-            carried={at: of for part in some for at, of in (part.carried or {}).items()} or None,
-            **columns,
-        )
+        Those of one record come in the order of their kinds: an opening, the kind's first release,
+        its second, and so on.
+        """
+        if not drawn:
+            return self.nothing
+        joined = self.nothing.joined(drawn)
+        return joined.at(np.lexsort((joined.kind, joined.block, joined.ordinal)))
 
 
-_COLUMNS = ("kind", "born", "block", "value", "start", "stop", "first_offset", "last_offset")
+def no_releases(kind: Kind, *, stream: str, partition: int, epoch: int) -> Releases:
+    """An empty table of what such a learner releases."""
+    none: InForce = np.zeros(0, dtype=np.int64)
+    evidence = kind.evidence
+    acts, in_force = evidence.answers == "action", none if evidence.says_more else None
+    if not acts:
+        in_force = np.zeros((0, len(kind.actions)), dtype=np.uint32)
+    return Releases(
+        stream=stream, partition=partition, epoch=epoch,
+        kinds=(OPENING, *(release.name for release in kind.releases)),
+        charges=(Fraction(0), *(release.epsilon for release in kind.releases)),
+        keys=(), kind=none.astype(np.uint8), born=none, block=none, start=none, stop=none,
+        first_offset=none, last_offset=none, ordinal=none,
+        numbers=np.zeros((0, kind.releases[0].width), dtype=np.int64), in_force=in_force,
+        actions=kind.actions if acts else (),
+    )  # fmt: skip

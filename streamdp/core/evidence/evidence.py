@@ -57,6 +57,10 @@ class PublicEvidence(Protocol):
         """Whether what a key carries over depends on releases before the newest one too."""
 
     @property
+    def says_more(self) -> bool:
+        """Whether something else than the number of the newest release may be in force."""
+
+    @property
     def fields(self) -> tuple[Field, ...]:
         """The public columns: all that is kept of a key's releases."""
 

@@ -53,6 +53,7 @@ class ReleasedSums:
     parts: int = 1
     answers: Literal["policy"] = "policy"
     adds_up: bool = True
+    says_more: bool = True
 
     @property
     def carries(self) -> Carries:

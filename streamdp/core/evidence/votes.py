@@ -97,6 +97,11 @@ class Votes:
     adds_up: bool = False  # the newest line says what is in force
 
     @property
+    def says_more(self) -> bool:
+        """Where there is a memory."""
+        return self.memory != NEWEST
+
+    @property
     def fields(self) -> tuple[Field, ...]:
         """The action in force, and the memory's integers."""
         return (

@@ -29,7 +29,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
-from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
@@ -38,11 +37,10 @@ from numpy.typing import NDArray
 
 from streamdp.core import calibration
 from streamdp.core.arrays import Columns, Field, Floats, Ints
-from streamdp.core.errors import InvalidConfig, StateMismatch
-from streamdp.core.events import OPENING, SUMS, Batch, BlockSums, FeedbackColumns
+from streamdp.core.errors import InvalidConfig
+from streamdp.core.events import SUMS, Batch
 from streamdp.core.evidence.context_model import ContextModel
 from streamdp.core.evidence.contexts import Contexts
-from streamdp.core.evidence.evidence import InForce
 from streamdp.core.evidence.policies import ReleasedSums
 from streamdp.core.evidence.policy import Policy
 from streamdp.core.evidence.policy_posterior import NoiseVariance, noise_of
@@ -60,6 +58,7 @@ from streamdp.core.kinds.names import read_actions
 from streamdp.core.kinds.recipe import Played, Recipe
 from streamdp.core.noise import discrete_laplaces, log_probabilities
 from streamdp.core.randomness import Bits, Purpose
+from streamdp.core.releases import names_of_sums
 from streamdp.core.schedule import Schedule
 from streamdp.core.segments import BatchSlots
 
@@ -206,7 +205,7 @@ class PolicyLearner:
     @property
     def fields(self) -> tuple[Field, ...]:
         """The block's sums of centred gains, and how often it showed each arm; or the pair's."""
-        shape, (first, second) = (self.numbers,), BlockSums.names(pairs=self.pairs)
+        shape, (first, second) = (self.numbers,), names_of_sums(pairs=self.pairs)
         return Field(first, np.int64, shape), Field(second, np.int64, shape)
 
     def totals(self, gains: Ints, shown: Ints) -> Columns:
@@ -219,7 +218,7 @@ class PolicyLearner:
         """What centred gains, and counts, add to the two columns."""
         if self.pairs:
             gains, shown = NULL * shown + gains, NULL * shown - gains
-        return dict(zip(BlockSums.names(pairs=self.pairs), (gains, shown), strict=True))
+        return dict(zip(names_of_sums(pairs=self.pairs), (gains, shown), strict=True))
 
     @property
     def releases(self) -> tuple[BlockRelease, ...]:
@@ -281,26 +280,6 @@ class PolicyLearner:
             else:
                 law += log_probabilities(scale, noise).sum(axis=1)
         return law
-
-    def columns(self, released: Ints, in_force: InForce) -> Mapping[str, Any]:
-        """Each arm's two numbers and the policy in force."""
-        many = self.numbers
-        columns = FeedbackColumns(released[:, :many], released[:, many:], in_force, self.pairs)
-        return {"value": np.zeros(len(released), dtype=np.int64), "feedback": columns}
-
-    def read(self, name: str, values: Ints, sums: Sequence[BlockSums | None]) -> Ints:
-        """The recorded numbers; an opening has none."""
-        many = self.numbers
-        if name == OPENING:
-            return np.zeros((len(values), 2 * many), dtype=np.int64)
-        pairs = [(of.first, of.second) for of in sums if of is not None]
-        wrong = [pair for pair in pairs if {len(pair[0]), len(pair[1])} != {8 * many}]
-        if len(pairs) < len(values) or wrong:
-            expected = f"two numbers of {many} actions"
-            got = f"{len(wrong[0][0])} bytes" if wrong else "none"
-            raise StateMismatch("rebuild: sums", "not recorded", expected=expected, got=got)
-        numbers = np.frombuffer(b"".join(chain.from_iterable(pairs)), dtype="<i8")
-        return numbers.reshape(len(values), 2 * many).astype(np.int64)
 
 
 class FeedbackAdder:

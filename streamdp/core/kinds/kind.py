@@ -19,7 +19,7 @@ from it, and that `draw` is called once for each release (P4, P5, P6).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple, Protocol
@@ -28,8 +28,8 @@ import numpy as np
 
 from streamdp.core.arrays import Bools, Columns, Field, Floats, Ints
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.events import Batch, BlockSums
-from streamdp.core.evidence.evidence import InForce, PublicEvidence
+from streamdp.core.events import Batch
+from streamdp.core.evidence.evidence import PublicEvidence
 from streamdp.core.kinds.estimates import Estimate
 from streamdp.core.kinds.recipe import Recipe
 from streamdp.core.randomness import Bits
@@ -127,12 +127,6 @@ class Kind(Protocol):
 
     def law(self, name: str, private: Columns, public: Columns, released: Ints) -> Floats:
         """ln of the probability that `draw` releases these numbers for R rows; for the audit."""
-
-    def columns(self, released: Ints, in_force: InForce) -> Mapping[str, Any]:
-        """Columns of `Releases` for n releases (n × width) and what is in force after each."""
-
-    def read(self, name: str, values: Ints, sums: Sequence[BlockSums | None]) -> Ints:
-        """Recorded releases of one name as they were drawn: R × width; the inverse of `columns`."""
 
     def size(self) -> Sizes:
         """The bytes of what is written, so that a start refuses what could never be."""

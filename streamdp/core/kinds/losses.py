@@ -33,8 +33,7 @@ from numpy.typing import NDArray
 
 from streamdp.core.arrays import Columns, Field, Floats, Ints
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.events import ACTION, Batch, BlockSums
-from streamdp.core.evidence.evidence import InForce
+from streamdp.core.events import ACTION, Batch
 from streamdp.core.evidence.votes import NEWEST, Memory, Votes
 from streamdp.core.grid import GRID_BITS, as_rows, quantise
 from streamdp.core.kinds.estimates import Estimate
@@ -275,18 +274,6 @@ class Leader:
         of = self.estimates[which]
         exact = of.statistic(private["totals"], action=in_force, nulls=private["nulls"])
         return exact, of.scale(actions=len(self.actions))
-
-    def columns(self, released: Ints, in_force: InForce) -> Mapping[str, Any]:
-        """Each release is one number; with a memory the action in force is told too."""
-        return {
-            "value": released[:, 0],
-            "in_force": in_force if self.remembers else None,
-            "actions": self.actions,
-        }
-
-    def read(self, name: str, values: Ints, sums: Sequence[BlockSums | None]) -> Ints:
-        """The recorded numbers."""
-        return values[:, None]
 
 
 class LossAdder:

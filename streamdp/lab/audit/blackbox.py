@@ -273,9 +273,9 @@ def _outcomes(
         line = decode_ledger(value)
         if not isinstance(line, Charge) or not line.key:
             continue
-        sums = line.block_sums()
-        if line.kind == SUMS and sums is not None:
-            released[line.key.encode()][line.block] = np.stack(sums.arrays())
+        numbers = line.released()
+        if line.kind == SUMS and numbers is not None:
+            released[line.key.encode()][line.block] = numbers.reshape(2, -1)
         elif line.kind in (OPENING, ACTION) and isinstance(line.index, int):
             block = line.block if line.kind == ACTION else -1
             released[line.key.encode()][block] = np.array([line.index])

@@ -22,8 +22,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
-from streamdp.core.events import SUMS, Identity
+from streamdp.core.events import SUMS
 from streamdp.core.evidence.policy import PARTS, Policy, uniform_policy
+from streamdp.core.releases import Identity
 from streamdp.lab.audit.sampler import chi2
 
 Draw = Callable[[Policy, Identity, str], tuple[int, float]]

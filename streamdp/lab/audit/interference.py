@@ -9,14 +9,14 @@ names and sizes of saved rows, the text of objects, and the messages of errors.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 
-from streamdp.core.engine import Drawn, Engine, Kept, Rebuilding, recorded
+from streamdp.core.engine import Engine, Rebuilding
 from streamdp.core.errors import StreamdpError
-from streamdp.core.events import Batch, Key, Releases
+from streamdp.core.events import Batch, Key
 from streamdp.core.kinds.kind import Kind, full_charge
+from streamdp.core.releases import Release, Releases
 from streamdp.lab.audit.neighbours import Slots, innermost, neighbours_of
 from streamdp.lab.audit.script import Script, Scripted, ScriptedRandomness, key_of
 from streamdp.lab.audit.stories import made_up
@@ -56,14 +56,14 @@ def observe(kind: Kind, place: int, content: Slots) -> Observed:
     """Everything observable about an engine that reads this content at this place."""
     engine, row = _engine(kind), neighbours_of(kind)
     seen: Observed = {}
-    drawn: dict[Drawn, Kept] = {}
+    drawn: list[Release] = []
     log = list(_story(kind, place, content))
     for number, batch in enumerate(log):
         try:
             releases = engine.apply_batch(batch)
         except StreamdpError as error:
             return seen | {f"batch {number}: refused": repr(error).encode()}
-        drawn |= recorded(releases)
+        drawn += releases
         seen |= _of_releases(f"batch {number}: ", releases)
         seen |= _of_saves(f"save after batch {number}: ", engine.save(most=2))
     public = row.headers[0]
@@ -75,7 +75,7 @@ def observe(kind: Kind, place: int, content: Slots) -> Observed:
     seen |= _of_engine(engine)
     seen["error: a record again"] = _said(lambda: engine.apply_batch(log[0]))
     seen |= _of_saves("save: ", engine.save())
-    without = {name: value for name, value in drawn.items() if name.block != 1}
+    without = [release for release in drawn if release.identity.block != 1]
     seen["error: a release missing"] = _said(lambda: _finished(_again(kind, log, without)))
     try:
         rebuilding = _again(kind, log, drawn)
@@ -119,7 +119,7 @@ def _story(kind: Kind, place: int, content: Slots) -> Iterator[Batch]:
         yield row.batch(_KEYS, index[part], slots[part], offsets[part], None)
 
 
-def _again(kind: Kind, log: list[Batch], drawn: dict[Drawn, Kept]) -> Rebuilding:
+def _again(kind: Kind, log: list[Batch], drawn: list[Release]) -> Rebuilding:
     """An engine that is rebuilt from the log and the recorded releases alone."""
     rebuilding = Rebuilding(_engine(kind), rows=[], releases=drawn)
     for batch in log:
@@ -134,15 +134,11 @@ def _finished(rebuilding: Rebuilding, *, rows: int = _LIMIT) -> Engine:
 
 def _of_releases(where: str, releases: Releases) -> Observed:
     """Every column; the script fixes the values, and what is in force follows from them."""
-    names = ("born", "block", "kind", "start", "stop", "first_offset", "last_offset", "value")
+    names = ("born", "block", "kind", "start", "stop", "first_offset", "last_offset", "numbers")
     seen = {where + name: np.asarray(getattr(releases, name)).tobytes() for name in names}
     public = (releases.keys, releases.kinds, releases.charges, len(releases))
     seen[where + "keys and charges"] = repr(public).encode()
-    in_force: Any = releases.in_force
-    if releases.feedback is not None:
-        in_force = releases.feedback.policy
-        seen[where + "sums"] = releases.feedback.first.tobytes()
-        seen[where + "counts"] = releases.feedback.second.tobytes()
+    in_force = releases.in_force
     seen[where + "in force"] = b"" if in_force is None else in_force.tobytes()
     seen[where + "repr"] = repr(releases).encode()
     return seen

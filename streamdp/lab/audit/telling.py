@@ -9,13 +9,13 @@ from itertools import pairwise
 import numpy as np
 
 from streamdp.core.arrays import Ints
-from streamdp.core.engine import Engine, Rebuilding, recorded
-from streamdp.core.events import OPENING, Carried, Key, Releases
+from streamdp.core.engine import Engine, Rebuilding
+from streamdp.core.events import OPENING, Carried, Key
 from streamdp.core.evidence.carrying import Passage
 from streamdp.core.evidence.evidence import InForce
 from streamdp.core.kinds.kind import Kind, full_charge
-from streamdp.core.kinds.recorded import ManyRecorded
 from streamdp.core.randomness import Randomness
+from streamdp.core.releases import RecordedReleases, Releases
 from streamdp.lab.audit.neighbours import Neighbours, neighbours_of
 from streamdp.lab.audit.stories import Story
 from streamdp.lab.audit.watching import Watch, Watched
@@ -38,7 +38,7 @@ class Told:
     releases: list[Releases] = field(default_factory=list)  # of each batch
     engine: Engine = field(init=False)
     _saved: dict[Key, bytes] = field(default_factory=dict)
-    _recorded: ManyRecorded = field(default_factory=ManyRecorded)
+    _recorded: RecordedReleases | None = None
     _unrecorded: list[Releases] = field(default_factory=list)
     _heritage: dict[Key, Carried] = field(default_factory=dict)
     _epoch: int = 1
@@ -88,11 +88,14 @@ class Told:
         before = self.engine
         if all_saved and self.story.idle is None:
             self._saved |= dict(before.save())
+        engine = self._new()
+        if self._recorded is None:
+            self._recorded = RecordedReleases(engine.no_releases)
         while self._unrecorded:
-            self._recorded.update(recorded(self._unrecorded.pop(0)))
+            self._recorded.add(self._unrecorded.pop(0))
         first = int(np.searchsorted(self.story.offsets, before.low_water()))
         rebuilding = Rebuilding(
-            self._new(), rows=list(self._saved.items()), releases=self._recorded,
+            engine, rows=list(self._saved.items()), releases=self._recorded,
             ages=before.ages(),
         )  # fmt: skip
         first = max(first, self._begun)
@@ -107,7 +110,7 @@ class Told:
         known = {key: passage.carried(after, of) for key, after, of in self.engine.known()}
         self._heritage = {key: of for key, of in known.items() if of is not None}
         self._epoch, self._begun, self._saved = self._epoch + 1, begin, {}
-        self._recorded, self._unrecorded = ManyRecorded(), []
+        self._recorded, self._unrecorded = None, []
         position = self.engine.position
         self.engine = self._new()
         self.engine.skip_to(position)
@@ -148,11 +151,8 @@ def column_of(told: Told, name: str) -> Column:
 def _one(numbers: Mapping[Key, int], releases: Releases, name: str) -> Column:
     of = releases.kind == releases.kinds.index(name)
     named = [key for key, there in zip(releases.keys, of.tolist(), strict=True) if there]
-    in_force: InForce = releases.value if releases.in_force is None else releases.in_force
-    drawn = releases.value[:, None]
-    if releases.feedback is not None:
-        drawn = np.concatenate([releases.feedback.first, releases.feedback.second], axis=1)
-        in_force = releases.feedback.policy
+    drawn = releases.numbers
+    in_force = drawn[:, 0] if releases.in_force is None else releases.in_force
     born = releases.born[of]
     pairs = zip(named, born.tolist(), strict=True) if name == OPENING else ()
     return Column(

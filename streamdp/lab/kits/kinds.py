@@ -30,12 +30,13 @@ import numpy as np
 
 from streamdp.core.engine import Engine
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.events import Batch, Key, Release
+from streamdp.core.events import Batch, Key
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.kinds.kind import Kind
 from streamdp.core.kinds.recipe import config_of
 from streamdp.core.learners.recipes import OBSERVED, kind_of
 from streamdp.core.randomness import SeededRandomness
+from streamdp.core.releases import Release
 from streamdp.lab.audit import Memo, first_failure, neighbours_of
 from streamdp.lab.audit.neighbours import in_short_blocks
 from streamdp.lab.audit.stories import made_up

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from msgspec import UNSET
 
 from streamdp.core.engine import Engine
-from streamdp.core.events import Release
 from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.randomness import SeededRandomness
+from streamdp.core.releases import Release, names_of_sums
 from streamdp.lab.logs.shown import ShownLog
 from streamdp.wire.published import key_fields
 
@@ -43,7 +43,7 @@ def fold(
         yield from engine.apply_batch(batch)
 
 
-def release_as_json(release: Release) -> dict[str, object]:
+def release_as_json(release: Release, *, pairs: bool) -> dict[str, object]:
     """A release in JSON, in the terms of the ledger and of the actions topic."""
     _, partition, key, epoch, born, block, kind = release.identity
     text, base64 = key_fields(key)
@@ -58,8 +58,8 @@ def release_as_json(release: Release) -> dict[str, object]:
         "stop": release.stop,
         "epsilon": str(release.epsilon),
     }
-    if release.sums is not None:
-        facts |= {name: b64encode(of).decode() for name, of in release.sums.named()}
+    for name, of in zip(names_of_sums(pairs=pairs), release.sums or (), strict=False):
+        facts[name] = b64encode(of.astype("<i8").tobytes()).decode()
     if release.policy is not None:
         facts["policy"] = b64encode(release.policy).decode()
     return facts

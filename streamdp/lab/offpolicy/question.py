@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.events import Release
 from streamdp.core.learners.feedback import PolicyLearner
+from streamdp.core.releases import Release
 from streamdp.lab.logs.log import Log, key_text
 from streamdp.lab.logs.shown import ShownLog, SlotCells
 from streamdp.lab.logs.stages import Watch, unwatched

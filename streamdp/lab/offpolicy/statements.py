@@ -316,7 +316,9 @@ def as_json(replay: FeedbackReplay) -> dict[str, object]:
                 "learner": cell.name,
                 "epsilon": epsilon_text(cell.epsilon),
                 "seed": seed,
-                "releases": [release_as_json(release) for release in releases],
+                "releases": [
+                    release_as_json(release, pairs=cell.learner.pairs) for release in releases
+                ],
             }
             for cell, seed, releases in replay.releases
         ]
