@@ -34,10 +34,10 @@ from streamdp.lab.logs.shown_files import open_file
 from streamdp.lab.logs.shown_topics import topic_log
 from streamdp.lab.offpolicy.answers import FeedbackCell, cells_of, of_kind
 from streamdp.lab.offpolicy.fold import fold
-from streamdp.lab.offpolicy.policies import coins_of, drawn
 from streamdp.lab.offpolicy.question import FeedbackQuestion, replay_shown
 from streamdp.lab.offpolicy.rejection import reject
 from streamdp.lab.offpolicy.weighted import weigh
+from streamdp.lab.play import coins_of, drawn
 from streamdp.lab.replay.cuts import Bench
 from streamdp.testing.faults import FaultPlan
 from streamdp.testing.memory import MemoryTechnology

@@ -23,13 +23,13 @@ from streamdp.lab.logs.log import ArrayLog
 from streamdp.lab.logs.shown import SlotCells
 from streamdp.lab.logs.shown_topics import topic_log
 from streamdp.lab.offpolicy.answers import FeedbackCell, cells_of, of_kind
-from streamdp.lab.offpolicy.exact import play
+from streamdp.lab.offpolicy.exact import play_losses
 from streamdp.lab.offpolicy.fold import fold, release_as_json
-from streamdp.lab.offpolicy.policies import coins_of, drawn
 from streamdp.lab.offpolicy.question import FeedbackQuestion, replay_shown
 from streamdp.lab.offpolicy.rejection import reject
 from streamdp.lab.offpolicy.statements import summary
 from streamdp.lab.offpolicy.weighted import weigh
+from streamdp.lab.play import coins_of, drawn
 from streamdp.lab.replay.cells import parse_candidates
 from streamdp.lab.replay.cuts import Bench
 from streamdp.lab.simulation import SimulationSize, simulate
@@ -71,12 +71,31 @@ def test_are_policies_on_a_log_those_of_the_engine(cell: FeedbackCell) -> None:
     assert (np.array(made) == answer.shares.shares).all()
 
 
+@pytest.mark.parametrize("cell", CELLS[:3], ids=str)
+def test_keys_are_weighed_alone_also_where_they_end_with_a_block(cell: FeedbackCell) -> None:
+    """Σ w·r of three keys, whose slots fill their blocks, is the sum of those of each alone."""
+    log = made_up(300, seed=2, keys=(b"fr", b"de", None))
+    slots = cell.learner.schedule.stop(3) - 1
+    kept = log.number <= slots
+    columns = {
+        name: getattr(log, name)[kept] for name in ("row", "offsets", "played", "gain", "pscore")
+    }
+    log, bench = replace(log, **columns), Bench((5, 6))
+    assert (log.counts == slots).all()
+    (together,) = weigh(log, (cell,), bench)
+    each = [
+        weigh(log.with_learners([at == key for at in range(3)]), (cell,), bench)[0].by_seed
+        for key in range(3)
+    ]
+    assert np.allclose(together.by_seed * 3, np.sum(each, axis=0), rtol=1e-12)
+
+
 @pytest.mark.parametrize("cell", CELLS, ids=str)
 def test_is_an_exact_replay_the_engine_on_what_was_drawn(cell: FeedbackCell) -> None:
     """The same coins, each slot put into the shipped engine by itself: the same policies."""
     losses = np.random.default_rng(8).random((150, len(ACTIONS))).astype(np.float32)
     bench = Bench((4,), "home", 2)
-    _, (answer,) = play(ArrayLog("log", ACTIONS, losses), (cell,), bench)
+    _, _, (answer,) = play_losses(ArrayLog("log", ACTIONS, losses), (cell,), bench)
     engine = Engine(
         stream="home",
         partition=0,
@@ -112,7 +131,7 @@ def test_does_it_matter_how_a_log_of_losses_is_cut() -> None:
     cells = of_kind(grid, PolicyLearner)
     regrets = []
     for step in (577, 13):
-        log_keys, answers = play(
+        log_keys, _, answers = play_losses(
             Pieces(losses, keys, partitions, step=step), cells, Bench((1, 2, 3)), within=within
         )
         assert log_keys.slots == 900
@@ -131,7 +150,7 @@ def test_is_exact_regret_that_of_the_simulation() -> None:
     regrets = []
     for run, own in enumerate(clicks):
         log = ArrayLog("log", ACTIONS, 1 - own.astype(np.float32))
-        _, (answer,) = play(log, CELLS[:1], Bench((run,)))
+        _, _, (answer,) = play_losses(log, CELLS[:1], Bench((run,)))
         # against the best action of the world, as the simulation has it
         shares, starts = answer.shares.shares, answer.shares.starts
         lengths = np.diff(starts, append=2001)

@@ -175,7 +175,8 @@ def test_each_part_of_a_replay_reports_its_progress(tmp_path: Path) -> None:
         "weighing policies": (1, [0]),
         "playing on records that agree": (1, [0]),
         "playing phases on records that agree, learners": (1, [0]),
-        "playing slots": (60, [0]),
+        "laying slots out by key": (60, [60]),
+        "playing slots, learners": (1, [0]),
         "playing phases, learners": (1, [0]),
     }
 

@@ -150,7 +150,7 @@ def test_do_small_parts_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys, seeds and waves are worked on in parts that fit in memory."""
     log, asked = made_up(900, seed=8, keys=6), cells()
     at_once = [curve.regret.tolist() for curve in _curves(log, asked)]
-    monkeypatch.setattr("streamdp.lab.replay.grid._WORDS", 8)
+    monkeypatch.setattr("streamdp.lab.play._WORDS", 8)
     monkeypatch.setattr("streamdp.lab.replay.curves._VALUES", 64)
     assert [curve.regret.tolist() for curve in _curves(log, asked)] == at_once
 

@@ -49,7 +49,7 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.core.evidence.context_model import ContextModel
 from streamdp.core.evidence.evidence import InForce, PublicRow
 from streamdp.core.evidence.experiment import Arms, Experiment
-from streamdp.core.evidence.policy import PARTS
+from streamdp.core.evidence.policy import PARTS, Policy
 from streamdp.core.grid import NULL, UNIT
 from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.core.kinds.kind import Kind
@@ -122,6 +122,32 @@ NOBODY: tuple[Ints, Columns] = (np.zeros(0, np.int64), {})
 """Nobody ends this block."""
 
 
+def of_first_row(step: Step) -> Ints:
+    """What the first row released, if it has come to this block and ended it: 0 or 1 × width."""
+    first = len(step.ended) > 0 and step.rows[step.ended[0]] == 0
+    return step.released[: int(first)]
+
+
+def drawn(policies: Policy, which: Ints, coins: Ints) -> Ints:
+    """The arm that each coin draws from one of some policies; coins are uniform in [0, 2**24).
+
+    >>> halves = np.array([[PARTS // 2, PARTS // 2], [0, PARTS]], dtype=np.uint32)
+    >>> drawn(halves, np.array([0, 0, 1]), np.array([0, PARTS // 2, 0])).tolist()
+    [0, 1, 1]
+    """
+    arms = policies.shape[1]
+    upto = np.cumsum(policies, axis=1, dtype=np.int64)
+    upto += PARTS * np.arange(len(policies))[:, None]
+    places = np.searchsorted(upto.ravel(), coins + PARTS * which, side="right")
+    drawn_arms: Ints = places - which * arms
+    return drawn_arms
+
+
+def coins_of(bench: Bench) -> list[Generator]:
+    """Each seed's random generator for the draws of requests."""
+    return [default_rng((int(seed < 0), abs(seed))) for seed in bench.seeds]
+
+
 def likely_best(kind: PolicyLearner, released: Ints) -> Arms | None:
     """Some releases of one row as its page would show them; None where arms are of many cells."""
     if isinstance(kind.rule, ContextModel):
@@ -166,6 +192,33 @@ class RunBits:
 _STREAM = "simulate"
 
 
+_WORDS = 1 << 22  # of bits that are held at once: 32 MB
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPart:
+    """Keys and seeds that are played together: a row for each, key after key, by seed."""
+
+    keys: Ints  # the longest first
+    seeds: range  # places in a bench
+
+    @classmethod
+    def all(cls, slots: Ints, seeds: int, *, words: int) -> Iterator[KeyPart]:
+        """Keys with these numbers of slots in parts that fit in memory; a draw has `words`."""
+        together = max(1, min(seeds, _WORDS // words))
+        many = max(1, _WORDS // (words * together))
+        order = np.argsort(-slots, kind="stable")
+        for first in range(0, len(order), many):
+            for seed in range(0, seeds, together):
+                yield cls(order[first : first + many], range(seed, min(seed + together, seeds)))
+
+    def ending(self, rows: Ints, closed: Ints, block: int) -> tuple[Ints, Ints]:
+        """The keys that end a block under all seeds, and the places of their rows."""
+        seeds, keys = len(self.seeds), int(np.count_nonzero(closed > block))
+        places = len(rows) // seeds * np.arange(seeds)[:, None] + np.arange(keys)
+        return self.keys[:keys], places.reshape(-1)
+
+
 class KeyBits:
     """The bits of keys under seeds, as a live stream addresses them: key after key, by seed.
 
@@ -174,11 +227,12 @@ class KeyBits:
 
     __slots__ = ("_many", "_newest", "_sources", "_stream", "_tags")
 
-    def __init__(self, rows: Rows, bench: Bench, keys: Ints, seeds: range) -> None:
-        tags = np.ascontiguousarray(rows.tags(keys)[:, seeds.start : seeds.stop].swapaxes(0, 1))
+    def __init__(self, rows: Rows, bench: Bench, part: KeyPart) -> None:
+        seeds = slice(part.seeds.start, part.seeds.stop)
+        tags = np.ascontiguousarray(rows.tags(part.keys, seed=seeds).swapaxes(0, 1))
         self._tags = tags.reshape(-1, TAG_BYTES).view(f"V{TAG_BYTES}")[:, 0]
-        self._many, self._stream = len(keys), bench.stream
-        self._sources = bench.randomness()[seeds.start : seeds.stop]
+        self._many, self._stream = len(part.keys), bench.stream
+        self._sources = bench.randomness()[seeds]
         self._newest: dict[tuple[int, int], tuple[Ints, HeldBits]] = {}
 
     def __len__(self) -> int:
@@ -554,7 +608,7 @@ class _Tally:
             if self._shares is not None:
                 self._shares[step.block] += _counted(step.in_force, world.actions)
             if not self._runs:
-                self._released.append(step.released[:1])
+                self._released.append(of_first_row(step))
         self._costs.append(costs)
         self._best.append(best)
         self._runs += runs

@@ -124,7 +124,7 @@ def replayed(log: Log, which: Sequence[Cell], bench: Bench) -> dict[Name, list[i
     sums = summed(log, which, bench)
     actions: dict[Name, list[int]] = {}
     for played in play_grid(sums, which, bench):
-        for place, row in enumerate(played.part.rows.tolist()):
+        for place, row in enumerate(played.part.keys.tolist()):
             blocks = int(played.closed[place]) + 1
             for at, seed in enumerate(played.part.seeds):
                 name = (

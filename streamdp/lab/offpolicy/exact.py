@@ -6,7 +6,8 @@ learner's own noise and draws vary, and seeds show how much.
 
 Regret is Σ of the policy's mean loss in each block, less the loss of each key's best fixed action.
 This is the expectation over a block's draws: it has the same mean as the regret of what was drawn,
-and less variance. The log is read twice: once for its keys, once to play.
+and less variance. The log is read twice: once for its keys, once to lay its slots and their coins
+out key by key, in memory or in a temporary file without a name.
 
 In a log with contexts a learner of cells plays the policy of each slot's cell. Learners without see
 the same slots under the same draws; regret is against the same fixed actions for both, so that of a
@@ -18,24 +19,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from tempfile import TemporaryFile
+from typing import Any
 
 import numpy as np
-from numpy.random import Generator  # noqa: TID251 - made-up requests: no secret
+from numpy.typing import DTypeLike, NDArray
 
-from streamdp.core.arrays import Floats, Ints
+from streamdp.core.arrays import Columns, Ints
+from streamdp.core.evidence.evidence import InForce
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import NULL, UNIT, quantise
+from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.core.segments import group
 from streamdp.lab.logs.log import Log, Portion
 from streamdp.lab.logs.shown import SlotCells, over_cells
 from streamdp.lab.logs.stages import Watch, unwatched
 from streamdp.lab.offpolicy.answers import FeedbackAnswer, FeedbackCell, charge_of, ends_of
 from streamdp.lab.offpolicy.estimators import MeanReward
-from streamdp.lab.offpolicy.policies import Runs, coins_of, drawn
+from streamdp.lab.play import KeyBits, KeyPart, coins_of, drawn, likely_best, of_first_row, play
 from streamdp.lab.replay.course import Shares, Trajectory
 from streamdp.lab.replay.cuts import Bench, Rows
 
 _AT_ONCE = 1 << 21  # slots × (seeds + actions)
+_IN_MEMORY = 1 << 27  # bytes of one column; larger ones are in a file
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +58,11 @@ class LogKeys:
         return np.asarray(self.in_cells.sum(axis=1))
 
     @cached_property
+    def starts(self) -> Ints:
+        """The place of each key's first slot, key by key."""
+        return np.cumsum(self.counts) - self.counts
+
+    @cached_property
     def totals(self) -> Ints:
         """The losses of each key's actions, R × K."""
         return np.asarray(self.lost.sum(axis=1))
@@ -60,6 +71,43 @@ class LogKeys:
     def slots(self) -> int:
         """The slots of all keys."""
         return int(self.counts.sum())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeySlots:
+    """All slots of a log, key by key."""
+
+    losses: NDArray[np.int32]  # n × K, on the grid
+    cell: NDArray[np.int32]
+    coins: NDArray[np.uint32]  # seeds × n: tossed in the log's order
+
+    @classmethod
+    def of(
+        cls, log: Log, keys: LogKeys, bench: Bench, watch: Watch, within: SlotCells | None
+    ) -> KeySlots:
+        """Read a log whose keys are known."""
+        K, generators, n = len(log.actions), coins_of(bench), keys.slots
+        held = cls(
+            _held((n, K), np.int32), _held((n,), np.int32), _held((len(generators), n), np.uint32)
+        )
+        tell, done = watch("laying slots out by key", n), 0
+        step = max(1, _AT_ONCE // (len(generators) + K))
+        for slots in slots_in_order(log, keys.rows, step=step, within=within):
+            places = keys.starts[slots.row] + slots.number - 1
+            held.losses[places], held.cell[places] = slots.losses, slots.cell
+            for own, generator in zip(held.coins, generators, strict=True):
+                own[places] = generator.integers(0, PARTS, len(places))[slots.place]
+            done += len(places)
+            tell(done)
+        return held
+
+
+def _held(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    """An array in memory, or in a file where it is large."""
+    if int(np.prod(shape)) * np.dtype(dtype).itemsize <= _IN_MEMORY:
+        return np.empty(shape, dtype)
+    with TemporaryFile() as file:  # the map keeps it
+        return np.memmap(file, dtype, "w+", shape=shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,26 +121,21 @@ class Slots:
     place: Ints  # the index of each in the log's order
 
 
-def play(
+def play_losses(
     log: Log,
     cells: tuple[FeedbackCell, ...],
     bench: Bench,
     watch: Watch = unwatched,
     within: SlotCells | None = None,
-) -> tuple[LogKeys, list[FeedbackAnswer]]:
+) -> tuple[LogKeys, KeySlots, list[FeedbackAnswer]]:
     """Each cell of the grid under each seed over a log of losses, maybe with contexts."""
-    log_keys = _keys_of(log, bench, within)
-    players = [_Player(cell, log_keys, bench) for cell in cells]
-    generators = coins_of(bench)
-    step = max(1, _AT_ONCE // (len(bench.seeds) + len(log.actions)))
-    tell, done = watch("playing slots", log_keys.slots), 0
-    for slots in slots_in_order(log, log_keys.rows, step=step, within=within) if players else ():
+    keys = _keys_of(log, bench, within)
+    slots = KeySlots.of(log, keys, bench, watch, within)
+    tell, answers = watch("playing slots, learners", len(cells)), []
+    for done, cell in enumerate(cells):
         tell(done)
-        done += len(slots.row)
-        coins = _coins(generators, slots.place)
-        for player in players:
-            player.take(slots, coins)
-    return log_keys, [player.answer() for player in players]
+        answers.append(_played(cell, keys, slots, bench))
+    return keys, slots, answers
 
 
 def slots_in_order(
@@ -156,100 +199,95 @@ def _slots(portion: Portion, part: slice, rows: Rows, taken: Ints) -> Slots:
     return Slots(row[order], number[order], losses[order], cell, place[order])
 
 
-def _coins(generators: list[Generator], place: Ints) -> Ints:
-    """A coin of each slot under each seed, tossed in the log's order: S × n."""
-    tossed = [generator.integers(0, PARTS, len(place)) for generator in generators]
-    return np.stack([coins[place] for coins in tossed])
+def _played(cell: FeedbackCell, keys: LogKeys, slots: KeySlots, bench: Bench) -> FeedbackAnswer:
+    learner, seeds, K = cell.learner, len(bench.seeds), keys.totals.shape[1]
+    schedule, longest = learner.schedule, int(keys.counts.max())
+    blocks = schedule.block_of(longest) + 1
+    regret = np.zeros((blocks, seeds))
+    shares = np.zeros((blocks, len(learner.actions)))
+    released: list[Ints] = []  # by the longest key under the first seed
+    for number, part in enumerate(KeyPart.all(keys.counts, seeds, words=4 * learner.numbers)):
+        bits, fill = KeyBits(keys.rows, bench, part), OwnDraws.of(learner, keys, slots, part)
+        lost = np.zeros((len(part.keys), K))
+        for step in play(learner, len(bits), fill, bits):
+            if step.block == blocks:
+                break
+            came = len(step.rows) // len(part.seeds)
+            policy = (step.in_force / PARTS).reshape(len(part.seeds), came, -1)
+            before = lost[:came].min(axis=1)
+            lost[:came] += fill.losses.sum(axis=1)
+            played = np.einsum("sra,ra->s", policy, fill.losses.reshape(came, -1))
+            best = float((lost[:came].min(axis=1) - before).sum())
+            regret[step.block, part.seeds.start : part.seeds.stop] += (played - best) / UNIT
+            if part.keys[0] == keys.counts.argmax():
+                shares[step.block] += policy[:, 0].sum(axis=0) / seeds
+            if not number:
+                released.append(of_first_row(step))
+    so_far = np.cumsum(regret, axis=0)
+    best = float(keys.totals.min(axis=1).sum()) / UNIT
+    rewards = 1 - (so_far[-1] + best) / keys.slots
+    if len(learner.actions) > K:
+        shares = over_cells(shares, keys.in_cells[keys.counts.argmax()])
+    return FeedbackAnswer(
+        cell=cell,
+        estimate=MeanReward.over_seeds(rewards),
+        by_seed=rewards,
+        course=Trajectory.of_runs(ends_of(schedule, blocks, longest=longest), so_far.T),
+        shares=Shares(schedule.starts(np.arange(blocks)), shares),
+        arms=likely_best(learner, np.concatenate(released)),
+        charge=charge_of(learner, keys.counts),
+        regret=so_far[-1],
+    )
 
 
-class _Player:
-    """One cell: all seeds and keys at once, block by block."""
+@dataclass(slots=True)
+class OwnDraws:
+    """Fills a learner's columns with what it draws itself, where all losses are known."""
 
-    def __init__(self, cell: FeedbackCell, log_keys: LogKeys, bench: Bench) -> None:
-        self._cell, self._log_keys = cell, log_keys
-        self._runs = Runs.of(cell.learner, log_keys.rows, bench, log_keys.counts)
-        rows, seeds, K = len(log_keys.rows), len(bench.seeds), log_keys.totals.shape[1]
-        arms = len(cell.learner.actions)
-        self._cells = arms // K  # that the learner sees: all of the log's, or 1
-        self._gains = np.zeros((rows, seeds, arms), dtype=np.int64)
-        self._shown = np.zeros((rows, seeds, arms), dtype=np.int64)
-        self._open = np.zeros((rows, arms), dtype=np.int64)  # losses of the open block, by cell
-        self._lost = np.zeros((rows, K), dtype=np.int64)  # and of all before it
-        self._schedule = cell.learner.schedule
-        self._blocks = self._schedule.blocks_of(np.maximum(1, log_keys.counts)) + 1
-        self._regret = np.zeros((int(self._blocks.max()), seeds))  # the regret of each block
-        own = int(self._blocks[self._runs.watched])
-        self._shares = np.zeros((own, arms))
+    learner: PolicyLearner
+    keys: LogKeys
+    slots: KeySlots
+    part: KeyPart
+    cells: int  # that the learner sees: all of the log's, or 1
+    losses: Ints  # of the newest block: keys × cells × K, all of its slots
 
-    def take(self, slots: Slots, coins: Ints) -> None:
-        """Play some slots: block after block of each key, all keys side by side."""
-        block = self._schedule.blocks_of(slots.number)
-        starts = np.flatnonzero(np.diff(slots.row, prepend=-1))
-        first = np.repeat(block[starts], np.diff(starts, append=len(slots.row)))
-        wave = block - first
-        for number in range(int(wave.max()) + 1):
-            at = np.flatnonzero(wave == number)
-            self._take(slots, at, coins[:, at], block[at])
+    @classmethod
+    def of(cls, learner: PolicyLearner, keys: LogKeys, slots: KeySlots, part: KeyPart) -> OwnDraws:
+        """The draws of some keys under some seeds."""
+        K = slots.losses.shape[1]
+        nothing = np.zeros((0, len(learner.actions) // K, K), np.int64)
+        return cls(learner, keys, slots, part, nothing.shape[1], nothing)
 
-    def _take(self, slots: Slots, at: Ints, coins: Ints, block: Ints) -> None:
-        """Slots of one block of each key."""
-        starts = np.flatnonzero(np.diff(slots.row[at], prepend=-1))
-        rows, blocks = slots.row[at][starts], block[starts]
-        lengths = np.diff(starts, append=len(at))
-        which = np.repeat(np.arange(len(rows)), lengths)
-        policy, losses = self._runs.policy(rows, blocks), slots.losses[at]
-        K, shape = losses.shape[1], (len(rows), self._open.shape[1])
-        size = shape[0] * shape[1]
-        tables = which * self._cells + (slots.cell[at] if self._cells > 1 else 0)
-        self._open[rows] += _summed(losses, tables, size // K).reshape(shape)
-        for seed, own in enumerate(coins):
-            actions = drawn(policy[:, seed].reshape(-1, K), tables, own)
-            gain = NULL - losses[np.arange(len(at)), actions]
-            arms = tables * K + actions
-            sums = np.bincount(arms, gain, minlength=size)  # exact: far below 2**53
-            self._gains[rows, seed] += sums.reshape(shape).astype(np.int64)
-            self._shown[rows, seed] += np.bincount(arms, minlength=size).reshape(shape)
-        last = slots.number[at][starts + lengths - 1]
-        ended = last == self._schedule.stops(blocks) - 1
-        over = ended | (last == self._log_keys.counts[rows])
-        self._enter(rows[over], blocks[over], policy[over] / PARTS)
-        if ended.any():
-            rows, blocks = rows[ended], blocks[ended]
-            self._runs.close(rows, blocks, self._gains[rows], self._shown[rows])
-            self._gains[rows] = 0
-            self._shown[rows] = 0
-
-    def _enter(self, rows: Ints, blocks: Ints, policy: Floats) -> None:
-        """Add the regret of blocks that have ended."""
-        before = self._lost[rows].min(axis=1)
-        played = np.einsum("rsk,rk->rs", policy, self._open[rows].astype(np.float64))
-        self._lost[rows] += (
-            self._open[rows].reshape(-1, self._cells, self._lost.shape[1]).sum(axis=1)
-        )
-        self._open[rows] = 0
-        best = self._lost[rows].min(axis=1) - before
-        np.add.at(self._regret, blocks, (played - best[:, None]) / UNIT)
-        mine = np.flatnonzero(rows == self._runs.watched)
-        if len(mine):
-            self._shares[blocks[mine[0]]] = policy[mine[0]].mean(axis=0)
-
-    def answer(self) -> FeedbackAnswer:
-        """The result."""
-        log_keys, so_far = self._log_keys, np.cumsum(self._regret, axis=0)
-        ends = ends_of(self._schedule, len(so_far), longest=int(log_keys.counts.max()))
-        regret = so_far[-1]
-        best = float(log_keys.totals.min(axis=1).sum()) / UNIT
-        rewards = 1 - (regret + best) / log_keys.slots
-        shares = self._shares
-        if self._cells > 1:
-            shares = over_cells(shares, log_keys.in_cells[self._runs.watched])
-        return FeedbackAnswer(
-            cell=self._cell,
-            estimate=MeanReward.over_seeds(rewards),
-            by_seed=rewards,
-            course=Trajectory.of_runs(ends, so_far.T),
-            shares=Shares(self._schedule.starts(np.arange(len(shares))), shares),
-            arms=self._runs.arms(),
-            charge=charge_of(self._cell.learner, log_keys.counts),
-            regret=regret,
+    def __call__(self, block: int, rows: Ints, in_force: InForce) -> tuple[Ints, Columns]:
+        """All seeds of a key end a block together."""
+        schedule, K, seeds = self.learner.schedule, self.slots.losses.shape[1], self.part.seeds
+        begin, stop = schedule.start(block) - 1, schedule.stop(block) - 1
+        keys = self.part.keys[: len(rows) // len(seeds)]
+        lengths = np.minimum(self.keys.counts[keys], stop) - begin
+        first, ends = self.keys.starts[keys] + begin, np.cumsum(lengths)
+        policies = in_force.reshape(len(seeds), -1, K)
+        size, shape = policies.shape[1] * K, (len(seeds), len(keys), self.cells * K)
+        gains, shown = np.zeros((len(seeds), size)), np.zeros((len(seeds), size), np.int64)
+        self.losses = np.zeros((len(keys), self.cells, K), np.int64)
+        for low in range(0, int(ends[-1]), step := max(1, _AT_ONCE // K)):
+            number = np.arange(low, min(low + step, int(ends[-1])))
+            which = np.searchsorted(ends, number, side="right")
+            places = first[which] + number - (ends - lengths)[which]
+            losses = self.slots.losses[places].astype(np.int64)
+            tables = which * self.cells + (self.slots.cell[places] if self.cells > 1 else 0)
+            self.losses += _summed(losses, tables, len(keys) * self.cells).reshape(
+                -1, self.cells, K
+            )
+            for at, seed in enumerate(seeds):
+                coins = self.slots.coins[seed][places].astype(np.int64)
+                actions = drawn(policies[at], tables, coins)
+                gain, arms = NULL - losses[np.arange(len(places)), actions], tables * K + actions
+                gains[at] += np.bincount(arms, gain, minlength=size)  # exact: far below 2**53
+                shown[at] += np.bincount(arms, minlength=size)
+        ended = np.flatnonzero(begin + lengths == stop)  # the longest keys come first
+        places = (len(keys) * np.arange(len(seeds))[:, None] + ended).reshape(-1)
+        exact = gains.astype(np.int64).reshape(shape)[:, ended]
+        arms = self.cells * K
+        return places, self.learner.totals(
+            exact.reshape(-1, arms), shown.reshape(shape)[:, ended].reshape(-1, arms)
         )

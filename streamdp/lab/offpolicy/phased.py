@@ -32,14 +32,12 @@ from streamdp.lab.logs.shown import ShownLog
 from streamdp.lab.logs.stages import Watch, unwatched
 from streamdp.lab.offpolicy.answers import FeedbackAnswer, FeedbackCharge, PhasedCell
 from streamdp.lab.offpolicy.estimators import MeanReward
-from streamdp.lab.offpolicy.exact import LogKeys, slots_in_order
-from streamdp.lab.offpolicy.rejection import POINTS, Met, answer_of
+from streamdp.lab.offpolicy.exact import KeySlots, LogKeys
+from streamdp.lab.offpolicy.rejection import POINTS, answer_of
 from streamdp.lab.papers.learners import Bandit
 from streamdp.lab.papers.play import BanditRun, WrittenLosses
 from streamdp.lab.replay.course import Shares, Trajectory
 from streamdp.lab.replay.cuts import Bench
-
-_AT_ONCE = 1 << 21  # losses
 
 MOST_BYTES = 1 << 31
 """Bytes of losses that are held at once."""
@@ -49,12 +47,17 @@ MOST_BYTES = 1 << 31
 
 
 def play_phases(
-    log: Log, cells: Sequence[PhasedCell], bench: Bench, log_keys: LogKeys, watch: Watch = unwatched
+    log: Log,
+    cells: Sequence[PhasedCell],
+    bench: Bench,
+    log_keys: LogKeys,
+    slots: KeySlots,
+    watch: Watch = unwatched,
 ) -> list[FeedbackAnswer]:
     """Play each cell under each seed on a log of losses."""
     if not cells:
         return []
-    tables = _tables(log, log_keys)
+    tables = _tables(log, log_keys, slots)
     marks = _marks(int(log_keys.counts.max()))
     least = np.zeros(len(marks))
     for table in tables:
@@ -67,18 +70,15 @@ def play_phases(
     return answers
 
 
-def _tables(log: Log, log_keys: LogKeys) -> list[WrittenLosses]:
+def _tables(log: Log, log_keys: LogKeys, slots: KeySlots) -> list[WrittenLosses]:
     """The losses of each key, in its order."""
     K = len(log.actions)
     if (size := log_keys.slots * K * 8) > MOST_BYTES:
         what = "too many losses for learners whose phases follow counts: they are held in memory"
         expected = f"at most {MOST_BYTES:,} bytes, or policy_* learners, which read a log in passes"
         raise InvalidConfig(log.name, what, expected=expected, got=f"{size:,}")
-    every = np.empty((log_keys.slots, K))
-    starts = np.cumsum(log_keys.counts) - log_keys.counts
-    for slots in slots_in_order(log, log_keys.rows, step=_AT_ONCE // K or 1):
-        every[starts[slots.row] + slots.number - 1] = slots.losses / UNIT
-    return [WrittenLosses(losses) for losses in np.split(every, starts[1:])]
+    parts = np.split(slots.losses / UNIT, log_keys.starts[1:])
+    return [WrittenLosses(losses) for losses in parts]
 
 
 def _exact(
@@ -189,7 +189,8 @@ def reject_phases(
 def _rejected(
     cell: PhasedCell, log: ShownLog, keys: Sequence[Ints], bench: Bench
 ) -> FeedbackAnswer:
-    met, shown, charge = [Met() for _ in bench.seeds], [], _Charge(cell.learner)
+    met: list[list[Ints]] = [[] for _ in bench.seeds]
+    shown, charge = [], _Charge(cell.learner)
     for row, places in enumerate(keys):
         for at, seed in enumerate(bench.seeds):
             records = KeyRecords(log, places)
@@ -197,13 +198,15 @@ def _rejected(
                 cell.learner, records, _generator(seed, row), len(places), meet=records.meet
             )
             played = run.played()
-            met[at].places.append(places[records.taken[: len(played)]])
+            met[at].append(places[records.taken[: len(played)]])
             if row == log.counts.argmax():
                 shown.append(played)
             if not at:
                 charge.add(run, len(played))
     shares = _shares(shown, _marks(max(1, min(len(plays) for plays in shown))), len(log.actions))
-    return answer_of(cell, log, met, shares=shares, charge=charge.total())
+    return answer_of(
+        cell, log, [np.concatenate(of) for of in met], shares=shares, charge=charge.total()
+    )
 
 
 class KeyRecords:

@@ -157,8 +157,8 @@ def replay_losses(
     """Play a log of the losses of all actions as feedback, maybe with contexts."""
     cells = _cells_within(log, question, within)
     policies, phases = of_kind(cells, PolicyLearner), of_kind(cells, Bandit)
-    keys, answers = exact.play(log, policies, question.bench, watch, within)
-    answers += phased.play_phases(log, phases, question.bench, keys, watch)
+    keys, slots, answers = exact.play_losses(log, policies, question.bench, watch, within)
+    answers += phased.play_phases(log, phases, question.bench, keys, slots, watch)
     watched = int(keys.counts.argmax())
     key, partition = keys.rows.keys[watched], keys.rows.partitions[watched]
     totals, lost = keys.totals / (1 << 20), float(keys.lost.min(axis=2).sum()) / (1 << 20)

@@ -18,9 +18,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from streamdp.core.arrays import Floats, Ints
+from streamdp.core.arrays import Columns, Floats, Ints
+from streamdp.core.evidence.evidence import InForce
 from streamdp.core.evidence.experiment import Arms
-from streamdp.core.evidence.policy import PARTS
+from streamdp.core.evidence.policy import PARTS, Policy
+from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.lab.logs.shown import ShownLog
 from streamdp.lab.logs.stages import Watch, unwatched
 from streamdp.lab.offpolicy.answers import (
@@ -32,73 +34,136 @@ from streamdp.lab.offpolicy.answers import (
 )
 from streamdp.lab.offpolicy.estimators import MeanReward
 from streamdp.lab.offpolicy.likelihood import WeightedRecords
-from streamdp.lab.offpolicy.policies import Runs, coins_of, drawn
+from streamdp.lab.play import (
+    NOBODY,
+    KeyBits,
+    KeyPart,
+    coins_of,
+    drawn,
+    likely_best,
+    of_first_row,
+    play,
+)
 from streamdp.lab.replay.course import Shares, Trajectory
-from streamdp.lab.replay.cuts import Bench
+from streamdp.lab.replay.cuts import Bench, Rows
 
 POINTS = 200  # of a curve
+_LOOKED = 64  # records that are drawn for at once, and more for long blocks
 
 
 def reject(
     log: ShownLog, cells: tuple[FeedbackCell, ...], bench: Bench, watch: Watch = unwatched
 ) -> list[FeedbackAnswer]:
     """Play each cell under each seed, on the records that show what it draws."""
-    rows = log.rows(bench)
-    coins = [generator.integers(0, PARTS, log.slots) for generator in coins_of(bench)]
-    order = np.argsort(log.row, kind="stable")
-    parts = np.split(order, np.cumsum(log.counts)[:-1])
+    rows, order = log.rows(bench), np.argsort(log.row, kind="stable")
+    coins = [generator.integers(0, PARTS, log.slots)[order] for generator in coins_of(bench)]
     answers: list[FeedbackAnswer] = []
     tell = watch("playing on records that agree", len(cells))
     for cell in cells:
         tell(len(answers))
-        runs = Runs.of(cell.learner, rows, bench, log.counts)
-        answers.append(_answer(cell, log.seen_by(cell.learner), parts, coins, runs))
+        answers.append(_answer(cell, log.seen_by(cell.learner), order, coins, rows, bench))
     return answers
 
 
-@dataclass(slots=True)
-class Met:
-    """The records that one seed used, of all keys."""
-
-    places: list[Ints] = field(default_factory=list)  # by key
-
-
 def _answer(
-    cell: FeedbackCell, log: ShownLog, parts: list[Ints], coins: list[Ints], runs: Runs
+    cell: FeedbackCell,
+    log: ShownLog,
+    order: Ints,
+    coins: Sequence[Ints],
+    rows: Rows,
+    bench: Bench,
 ) -> FeedbackAnswer:
-    met = [Met() for _ in coins]
-    shares: list[Floats] = []
-    for row, places in enumerate(parts):
-        for seed, own in enumerate(coins):
-            taken, policies = _one(row, seed, places, own[places], log, runs)
-            met[seed].places.append(taken)
-            if row == runs.watched:
-                shares.append(log.overall(row, policies))
-    blocks = min(len(policies_of_seed) for policies_of_seed in shares)
+    learner, seeds, longest = cell.learner, len(bench.seeds), int(log.counts.argmax())
+    ends = np.cumsum(log.counts)
+    fill = Agreeing(learner, log, order, coins, ends.tolist(), [[] for _ in coins])
+    first: list[Ints] = []  # what the longest key released under the first seed
+    shares: list[list[Floats]] = [[] for _ in coins]  # of it under each
+    for fill.part in KeyPart.all(log.counts, seeds, words=4 * learner.numbers):
+        bits, many = KeyBits(rows, bench, fill.part), len(fill.part.keys)
+        fill.at = np.tile((ends - log.counts)[fill.part.keys], len(fill.part.seeds))
+        for step in play(learner, len(bits), fill, bits):
+            if fill.part.keys[0] != longest:
+                continue
+            for place in np.flatnonzero(step.rows % many == 0).tolist():
+                policy = log.overall(longest, step.in_force[place : place + 1] / PARTS)
+                shares[fill.part.seeds[step.rows[place] // many]].append(policy)
+            if not fill.part.seeds[0]:
+                first.append(of_first_row(step))
+    blocks = min(map(len, shares))
+    met = [np.concatenate(taken) for taken in fill.met]
     return answer_of(
         cell,
         log,
         met,
         shares=Shares(
-            cell.learner.schedule.starts(np.arange(blocks)),
-            np.mean([policies_of_seed[:blocks] for policies_of_seed in shares], axis=0),
+            learner.schedule.starts(np.arange(blocks)),
+            np.mean([np.concatenate(own[:blocks]) for own in shares], axis=0),
         ),
-        arms=runs.arms(),
-        charge=charge_of(cell.learner, np.array([len(places) for places in met[0].places])),
+        arms=likely_best(learner, np.concatenate(first)),
+        charge=charge_of(learner, np.bincount(log.row[met[0]], minlength=len(log.counts))),
     )
+
+
+@dataclass(slots=True)
+class Agreeing:
+    """Fills a learner's columns with the records that show what each row draws."""
+
+    learner: PolicyLearner
+    log: ShownLog
+    order: Ints  # of the records, key after key
+    coins: Sequence[Ints]  # by seed, in that order
+    ends: Sequence[int]  # of each key, in that order
+    met: list[list[Ints]]  # the places of the records that each seed used
+    part: KeyPart = field(init=False)
+    at: Ints = field(init=False)  # by row, in that order: its next record
+
+    def __call__(self, block: int, rows: Ints, in_force: InForce) -> tuple[Ints, Columns]:
+        """Rows end a block at different records."""
+        log, arms, many = self.log, len(self.learner.actions), len(self.part.keys)
+        length = int(self.learner.schedule.lengths(np.array([block]))[0])
+        ended, gains, shown = [], [], []
+        for place, row in enumerate(rows.tolist()):
+            seed, key = divmod(row, many)
+            seed, key = self.part.seeds[seed], int(self.part.keys[key])
+            policy = in_force[place].reshape(log.cells, -1)
+            taken = self._agreed(policy, self.coins[seed], int(self.at[row]), key, length)
+            places = self.order[taken]
+            self.met[seed].append(places)
+            if len(taken) == length:
+                played = log.played[places]
+                ended.append(place)
+                shown.append(np.bincount(played, minlength=arms))
+                gains.append(np.bincount(played, log.gain[places], minlength=arms))
+                self.at[row] = taken[-1] + 1
+        if not ended:
+            return NOBODY
+        exact = np.array(gains).astype(np.int64)  # far below 2**53
+        return np.array(ended), self.learner.totals(exact, np.array(shown))
+
+    def _agreed(self, policy: Policy, coins: Ints, first: int, key: int, most: int) -> Ints:
+        """The next records of a key that show what is drawn, at most so many, in their order."""
+        end, found, missing = self.ends[key], [np.zeros(0, dtype=np.int64)], most
+        while missing and first < end:
+            stop = min(end, first + _LOOKED + 2 * missing * len(self.log.actions))
+            part = self.order[first:stop]
+            mine = drawn(policy, self.log.cell[part], coins[first:stop])
+            agreed = first + np.flatnonzero(mine == self.log.shown[part])[:missing]
+            found.append(agreed)
+            first, missing = stop, missing - len(agreed)
+        return np.concatenate(found)
 
 
 def answer_of(
     cell: AnyCell,
     log: ShownLog,
-    met: Sequence[Met],
+    met: Sequence[Ints],
     *,
     shares: Shares,
     charge: FeedbackCharge,
     arms: Arms | None = None,
 ) -> FeedbackAnswer:
-    """The mean rewards of the records that were used."""
-    rewards = [log.reward[np.sort(np.concatenate(run.places))] for run in met]
+    """The mean rewards of the records that each seed used."""
+    rewards = [log.reward[np.sort(places)] for places in met]
     means = np.array([float(seen.mean()) if len(seen) else np.nan for seen in rewards])
     estimates = [MeanReward.of_records(seen) for seen in rewards]
     return FeedbackAnswer(
@@ -116,32 +181,6 @@ def answer_of(
         charge=charge,
         accepted=np.array([len(seen) for seen in rewards]),
     )
-
-
-def _one(
-    row: int, seed: int, places: Ints, coins: Ints, log: ShownLog, runs: Runs
-) -> tuple[Ints, Floats]:
-    """The records that one key uses under one seed, and its policies block by block."""
-    schedule, arms = runs.learner.schedule, len(runs.learner.actions)
-    played, gain = log.played[places].astype(np.int64), log.gain[places]
-    cell, shown = log.cell[places], log.shown[places]
-    taken: list[Ints] = []
-    policies: list[Floats] = []
-    at, block = 0, 0
-    while True:
-        policy = runs.policy_of_one(row, seed, block)
-        policies.append(policy / PARTS)
-        mine = drawn(policy.reshape(log.cells, -1), cell[at:], coins[at:])
-        agreed = at + np.flatnonzero(mine == shown[at:])
-        length = schedule.stop(block) - schedule.start(block)
-        taken.append(places[agreed[:length]])
-        if len(agreed) < length:
-            return np.concatenate(taken), np.array(policies)
-        some = agreed[:length]
-        counts = np.bincount(played[some], minlength=arms)
-        sums = np.bincount(played[some], gain[some], minlength=arms).astype(np.int64)
-        runs.close_one(row, seed, block, sums, counts)
-        at, block = int(some[-1]) + 1, block + 1
 
 
 def _course(rewards: list[Floats]) -> Trajectory:

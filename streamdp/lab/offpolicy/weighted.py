@@ -21,9 +21,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from streamdp.core.arrays import Floats, Ints
+from streamdp.core.arrays import Columns, Floats, Ints
 from streamdp.core.errors import InvalidConfig
+from streamdp.core.evidence.evidence import InForce
 from streamdp.core.evidence.policy import PARTS
+from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.core.schedule import Schedule
 from streamdp.lab.logs.shown import ShownLog
 from streamdp.lab.logs.stages import Watch, unwatched
@@ -35,9 +37,9 @@ from streamdp.lab.offpolicy.estimators import (
     Sums,
     value_of,
 )
-from streamdp.lab.offpolicy.policies import Runs
+from streamdp.lab.play import KeyBits, KeyPart, likely_best, of_first_row, play
 from streamdp.lab.replay.course import Shares, Trajectory
-from streamdp.lab.replay.cuts import Bench
+from streamdp.lab.replay.cuts import Bench, Rows
 
 _MOST_CELLS = 1 << 25  # blocks × actions of all keys
 
@@ -141,49 +143,76 @@ def weigh(
         by = cell.learner.schedule, seen.cells
         if by not in blocks:
             blocks[by] = cut(seen, cell.learner.schedule)
-        runs = Runs.of(cell.learner, rows, bench, log.counts)
-        answers.append(_weighed(cell, seen, blocks[by], runs))
+        answers.append(_weighed(cell, seen, blocks[by], rows, bench))
     return answers
 
 
-def _weighed(cell: FeedbackCell, log: ShownLog, blocks: BlockGroups, runs: Runs) -> FeedbackAnswer:
-    policies, by_seed = _policies(blocks, runs, log.counts)
+def _weighed(
+    cell: FeedbackCell, log: ShownLog, blocks: BlockGroups, rows: Rows, bench: Bench
+) -> FeedbackAnswer:
+    learner, seeds = cell.learner, len(bench.seeds)
+    policies, by_seed = np.zeros(blocks.gains.shape), np.zeros(seeds)
+    weighted = blocks.moments.weighted.reshape(policies.shape)
+    released: list[Ints] = []  # by the longest key under the first seed
+    parts = KeyPart.all(log.counts, seeds, words=4 * learner.numbers)
+    for number, part in enumerate(parts):
+        bits, fill = KeyBits(rows, bench, part), LogBlocks.of(learner, blocks, log.counts, part)
+        for step in play(learner, len(bits), fill, bits):
+            came = part.keys[: len(step.rows) // len(part.seeds)]
+            keys = came[blocks.count[came] > step.block]  # the others ended with their block
+            group = blocks.first[keys] + step.block
+            policy = (step.in_force / PARTS).reshape(len(part.seeds), len(came), -1)[:, : len(keys)]
+            policies[group] += policy.sum(axis=0)
+            by_seed[part.seeds.start : part.seeds.stop] += np.einsum(
+                "srk,rk->s", policy, weighted[group]
+            )
+            if not number:
+                released.append(of_first_row(step))
+    policies /= seeds
     in_cells = policies.reshape(blocks.moments.shown.shape)
     sums = Sums.of(blocks.moments, in_cells, blocks.guesses)
     value = sums.value() if blocks.moments.records else None
     so_far = sums.by(np.repeat(blocks.block, blocks.cells)).so_far()
     mean = so_far.robust / np.maximum(so_far.records, 1)
-    ends = ends_of(blocks.schedule, len(mean), longest=int(log.counts.max()))
-    shown = slice(int(blocks.first[runs.watched]), None)
-    own = log.overall(runs.watched, policies[shown][: blocks.count[runs.watched]])
+    watched = int(log.counts.argmax())
+    ends = ends_of(blocks.schedule, len(mean), longest=int(log.counts[watched]))
+    first = blocks.first[watched]
+    own = log.overall(watched, policies[first : first + blocks.count[watched]])
     return FeedbackAnswer(
         cell=cell,
         estimate=None if value is None else value.reward,
         by_seed=by_seed / max(1, blocks.moments.records),
         course=Trajectory(ends, mean, *so_far.weighted().interval()),
         shares=Shares(blocks.schedule.starts(np.arange(len(own))), own),
-        arms=runs.arms(),
-        charge=charge_of(cell.learner, log.counts),
+        arms=likely_best(learner, np.concatenate(released)),
+        charge=charge_of(learner, log.counts),
         value=value,
     )
 
 
-def _policies(blocks: BlockGroups, runs: Runs, counts: Ints) -> tuple[Floats, Floats]:
-    """The mean policy of each group over seeds, and Σ w·r of each seed."""
-    policies = np.empty(blocks.gains.shape)
-    won, weighted = np.zeros(runs.seeds), blocks.moments.weighted.reshape(blocks.gains.shape)
-    for block in range(int(blocks.count.max())):
-        rows = np.flatnonzero(blocks.count > block)
-        group, numbers = blocks.first[rows] + block, np.full(len(rows), block)
-        policy = runs.policy(rows, numbers) / PARTS
-        policies[group] = policy.mean(axis=1)
-        won += np.einsum("rsk,rk->s", policy, weighted[group])
-        ended = counts[rows] >= blocks.schedule.stop(block) - 1
-        if ended.any():
-            group = group[ended]
-            gains, shown = blocks.gains[group], blocks.shown[group]
-            runs.close(rows[ended], numbers[ended], gains[:, None], shown[:, None])
-    return policies, won
+@dataclass(frozen=True, slots=True)
+class LogBlocks:
+    """Fills a learner's columns with what a log showed, block by block."""
+
+    learner: PolicyLearner
+    blocks: BlockGroups
+    part: KeyPart
+    closed: Ints  # how many blocks each key ends: the longest first
+
+    @classmethod
+    def of(
+        cls, learner: PolicyLearner, blocks: BlockGroups, counts: Ints, part: KeyPart
+    ) -> LogBlocks:
+        """Those of keys with these numbers of slots."""
+        return cls(learner, blocks, part, blocks.schedule.blocks_of(counts[part.keys] + 1))
+
+    def __call__(self, block: int, rows: Ints, in_force: InForce) -> tuple[Ints, Columns]:
+        """All seeds of a key learn from the same records."""
+        keys, ended = self.part.ending(rows, self.closed, block)
+        group = self.blocks.first[keys] + block
+        totals = self.learner.totals(self.blocks.gains[group], self.blocks.shown[group])
+        seeds = len(self.part.seeds)
+        return ended, {name: np.tile(column, (seeds, 1)) for name, column in totals.items()}
 
 
 @dataclass(frozen=True, slots=True)

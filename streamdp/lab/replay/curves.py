@@ -81,11 +81,11 @@ def curves(summed: Summed, cells: Sequence[Cell], bench: Bench, base: Baselines)
     intervals: dict[tuple[Schedule, int], list[_Intervals]] = {}
     for played in play_grid(summed, cells, bench):
         schedule = cells[played.cell].learner.schedule
-        name = (schedule, int(played.part.rows[0]))
+        name = (schedule, int(played.part.keys[0]))
         if name not in intervals:
             if len(intervals) > 16:
                 intervals.clear()
-            intervals[name] = _intervals(summed, base, schedule, played.part.rows)
+            intervals[name] = _intervals(summed, base, schedule, played.part.keys)
         books[played.cell].enter(played, intervals[name])
     return [book.close(cell) for book, cell in zip(books, cells, strict=True)]
 
@@ -147,9 +147,9 @@ class _Book:
             losses = np.take_along_axis(piece.losses, actions, axis=1)
             leads = (actions == piece.best[:, None]).sum(axis=1) * piece.length
             _add_by(self._losses[:, seeds], piece.point, losses)
-            _add_by(self._by_row[:, seeds], part.rows[piece.row], losses)
+            _add_by(self._by_row[:, seeds], part.keys[piece.row], losses)
             np.add.at(self._leading, piece.point, leads)
-        where = np.flatnonzero(part.rows == self._totals)
+        where = np.flatnonzero(part.keys == self._totals)
         if len(where):
             self._timeline[part.seeds.start] = played.actions[:, where[0]]
 

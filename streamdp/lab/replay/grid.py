@@ -22,7 +22,7 @@ from streamdp.core.arrays import Columns, Ints
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.evidence.evidence import InForce
 from streamdp.core.learners import Leader
-from streamdp.lab.play import KeyBits, play
+from streamdp.lab.play import KeyBits, KeyPart, play
 from streamdp.lab.replay.cells import Cell
 from streamdp.lab.replay.cuts import Bench
 from streamdp.lab.replay.store import CutSums
@@ -30,23 +30,14 @@ from streamdp.lab.replay.summing import Summed
 
 Actions = NDArray[np.int32]
 
-_WORDS = 1 << 22  # of bits that are held at once: 32 MB
 _MOST_ACTIONS_HELD = 1 << 28  # blocks × seeds × keys of one part
-
-
-@dataclass(frozen=True, slots=True)
-class GridPart:
-    """Keys and seeds that are played together."""
-
-    rows: Ints  # the longest key first
-    seeds: range
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
     """The actions in force of one cell on one part: [0] the openings, [b + 1] after block b."""
 
-    part: GridPart
+    part: KeyPart
     cell: int
     actions: Actions  # (blocks + 1) × rows × seeds; −1 where a key has no such block
     closed: Ints  # the number of blocks that each row has ended
@@ -54,38 +45,25 @@ class Played:
 
 def play_grid(summed: Summed, cells: Sequence[Cell], bench: Bench) -> Iterator[Played]:
     """The actions of every cell, part by part; no cell may be a running learner."""
-    for part in parts(summed, bench):
+    for part in _parts(summed, bench):
         yield from _play_part(summed, cells, bench, part)
+
+
+def _parts(summed: Summed, bench: Bench) -> Iterator[KeyPart]:
+    return KeyPart.all(summed.slots, len(bench.seeds), words=len(summed.actions))
 
 
 def holds(cell: Cell, summed: Summed, bench: Bench) -> bool:
     """Whether a cell's plays fit in memory, part by part."""
-    rows, seeds = _part_size(summed, bench)
+    largest = next(_parts(summed, bench))
     blocks = cell.learner.schedule.block_of(summed.longest + 1) + 1
-    return blocks * min(rows, len(summed.rows)) * seeds <= _MOST_ACTIONS_HELD
-
-
-def _part_size(summed: Summed, bench: Bench) -> tuple[int, int]:
-    """How many keys and how many seeds are played together."""
-    seeds, actions = len(bench.seeds), len(summed.actions)
-    together = max(1, min(seeds, _WORDS // actions))
-    return max(1, _WORDS // (actions * together)), together
-
-
-def parts(summed: Summed, bench: Bench) -> Iterator[GridPart]:
-    """Keys and seeds in portions that fit in memory."""
-    seeds = len(bench.seeds)
-    many, together = _part_size(summed, bench)
-    order = np.argsort(-summed.slots, kind="stable")
-    for first in range(0, len(order), many):
-        for seed in range(0, seeds, together):
-            yield GridPart(order[first : first + many], range(seed, min(seed + together, seeds)))
+    return blocks * len(largest.keys) * len(largest.seeds) <= _MOST_ACTIONS_HELD
 
 
 def _play_part(
-    summed: Summed, cells: Sequence[Cell], bench: Bench, part: GridPart
+    summed: Summed, cells: Sequence[Cell], bench: Bench, part: KeyPart
 ) -> Iterator[Played]:
-    bits, seeds = KeyBits(summed.rows, bench, part.rows, part.seeds), len(part.seeds)
+    bits, seeds = KeyBits(summed.rows, bench, part), len(part.seeds)
     alike: dict[object, list[int]] = {}  # that look at the same sums
     for at, cell in enumerate(cells):
         leader = cell.learner
@@ -111,23 +89,20 @@ class LogSums:
 
     leader: Leader
     summed: Summed
-    part: GridPart
+    part: KeyPart
     closed: Ints  # how many blocks each key ends: the longest first
     newest: tuple[int, Ints, Columns] | None = None  # the block that was asked for last
 
     @classmethod
-    def of(cls, leader: Leader, summed: Summed, part: GridPart) -> LogSums:
+    def of(cls, leader: Leader, summed: Summed, part: KeyPart) -> LogSums:
         """Those of some keys under some seeds."""
-        return cls(leader, summed, part, leader.schedule.blocks_of(summed.slots[part.rows] + 1))
+        return cls(leader, summed, part, leader.schedule.blocks_of(summed.slots[part.keys] + 1))
 
     def __call__(self, block: int, rows: Ints, in_force: InForce) -> tuple[Ints, Columns]:
         """All seeds of a key end a block together."""
         if self.newest is None or self.newest[0] != block:
-            seeds = len(self.part.seeds)
-            came, ending = len(rows) // seeds, int(np.count_nonzero(self.closed > block))
-            ended = (came * np.arange(seeds)[:, None] + np.arange(ending)).reshape(-1)
-            sums = self._sums(self.part.rows[:ending], np.full(ending, block))
-            self.newest = block, ended, {"sums": sums}
+            keys, ended = self.part.ending(rows, self.closed, block)
+            self.newest = block, ended, {"sums": self._sums(keys, np.full(len(keys), block))}
         return self.newest[1:]
 
     def _sums(self, rows: Ints, blocks: Ints) -> Ints:
@@ -152,9 +127,9 @@ def _difference(sums: CutSums, rows: Ints, starts: Ints, stops: Ints) -> Ints:
     return sums.at(sums.places(rows, stops)) - sums.at(sums.places(rows, starts))
 
 
-def blank(blocks: int, part: GridPart, cell: Cell) -> Actions:
+def blank(blocks: int, part: KeyPart, cell: Cell) -> Actions:
     """An empty array for the actions that a cell puts in force."""
-    shape = (blocks + 1, len(part.rows), len(part.seeds))
+    shape = (blocks + 1, len(part.keys), len(part.seeds))
     if np.prod(shape) > _MOST_ACTIONS_HELD:
         raise InvalidConfig(
             f"{cell}",

@@ -17,7 +17,7 @@ from streamdp.core.events import ACTION
 from streamdp.core.grid import UNIT, quantise
 from streamdp.core.segments import group
 from streamdp.lab.logs.log import Log, Portion
-from streamdp.lab.play import KeyBits
+from streamdp.lab.play import KeyBits, KeyPart
 from streamdp.lab.replay.cells import Cell
 from streamdp.lab.replay.curves import Baselines, Curves
 from streamdp.lab.replay.cuts import Bench, Rows
@@ -55,7 +55,7 @@ class _Follower:
         K, n, seeds = len(summed.actions), len(summed.rows), len(bench.seeds)
         self._sums = np.zeros((n, K), dtype=np.int64)
         self._slots = np.zeros(n, dtype=np.int64)
-        self._bits = KeyBits(summed.rows, bench, np.arange(n), range(seeds))
+        self._bits = KeyBits(summed.rows, bench, KeyPart(np.arange(n), range(seeds)))
         every = partial(self._bits, rows=np.arange(n * seeds), block=0)
         self._openings = cell.learner.opening(n * seeds, every).reshape(seeds, n)
         self._losses = np.zeros((len(base.points), seeds), dtype=np.int64)
