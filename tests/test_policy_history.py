@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
+from fractions import Fraction
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pytest
 
 from streamdp.core.evidence.policy import PARTS
+from streamdp.core.kinds.kind import Kind
 from streamdp.core.learners.feedback.policy_elimination import policy_elimination
-from streamdp.ports import Partition
+from streamdp.core.learners.feedback.policy_weights import policy_weights
+from streamdp.ports import Partition, StreamTopics
 from streamdp.serve import policy_history
-from streamdp.serve.history import StreamReleases
+from streamdp.serve.about import About
+from streamdp.serve.history import KeyHistory, StreamReleases
 from streamdp.serve.policy_history import MOST_BLOCKS, MOST_POINTS
 from streamdp.serve.shown import _learner
 from streamdp.testing.judge import Evidence
@@ -25,6 +30,7 @@ from tests.support.idling import idles, of_two
 from tests.support.services import Room
 from tests.support.streams import ACTIONS, feedback_spec, shown
 
+TOPICS = StreamTopics("shop", "home", "events")
 LEARNER = policy_elimination(actions=ACTIONS, epsilon="1/2", schedule="capped 3")
 
 
@@ -44,6 +50,12 @@ def heard(evidence: Evidence, *, since: int = 0) -> StreamReleases:
     releases = StreamReleases()
     releases.apply(evidence.ledger[since:])
     return releases
+
+
+def told(history: KeyHistory, learner: Kind = LEARNER) -> dict[str, Any]:
+    """What a page shows of it, by the configuration of its epoch."""
+    about = About(TOPICS, learner, (), Fraction(1), history.epoch, seeded=False)
+    return _learner(about, 0, history)
 
 
 def test_are_the_points_the_published_policies() -> None:
@@ -76,15 +88,17 @@ def test_are_there_none_of_a_key_with_too_many_blocks(monkeypatch: pytest.Monkey
 
 def test_is_it_said_that_only_the_newest_lines_were_read() -> None:
     """The experiment says since which slot; the policy's past is none rather than wrong."""
-    whole = _learner(0, heard(published()).of_key(b"k")[0], ACTIONS, posterior=True)
+    whole = told(heard(published()).of_key(b"k")[0])
     assert whole["arms"]["since_slot"] == 1
     assert whole["policies"][0]["slot"] == 1
-    late = _learner(0, heard(published(), since=20).of_key(b"k")[0], ACTIONS, posterior=True)
+    late = told(heard(published(), since=20).of_key(b"k")[0])
     assert late["arms"]["since_slot"] > 20
     assert late["policies"] is None
     assert sum(whole["arms"]["chance_of_best"]) == pytest.approx(1)
     assert late["arms"]["chance_of_best"] is None
-    without = _learner(0, heard(published()).of_key(b"k")[0], ACTIONS, posterior=False)
+    without = told(
+        heard(published()).of_key(b"k")[0], policy_weights(actions=ACTIONS, epsilon="1/2")
+    )
     assert sum(without["arms"]["chance_of_best"]) == pytest.approx(1)  # of its sums
 
 
@@ -111,7 +125,7 @@ def test_do_the_points_of_a_learner_that_carried_over_begin_with_that() -> None:
             stop: policy.tolist() for stop, policy in by_stop.items()
         }
         assert len({*points[0].shares}) > 1  # it knew something
-        shown = _learner(0, history, MORE, posterior=True)
+        shown = told(history, policies(MORE))
         assert (shown["carried"], shown["arms"]["since_slot"]) == (True, opening.start)
 
 
@@ -151,7 +165,7 @@ def test_does_a_line_that_is_no_line_of_ours_stop_nothing(
     releases.apply(store.ledger)
     drawn = {}
     for (_, key), history in releases.keys.items():
-        drawn[key] = _learner(0, history, MORE, posterior=True)["policies"]
+        drawn[key] = told(history, policies(MORE))["policies"]
     assert drawn.pop(store.ledger[at].key) is None
     assert None not in drawn.values()
     assert releases.refused == (kind == "sums")
@@ -159,6 +173,4 @@ def test_does_a_line_that_is_no_line_of_ours_stop_nothing(
 
 def test_are_there_no_policies_of_a_table_that_no_line_has() -> None:
     whole = heard(published()).of_key(b"k")[0]
-    assert (
-        _learner(0, whole, ("one", "too", "many", "of", "them"), posterior=True)["policies"] is None
-    )
+    assert told(whole, policies(("one", "too", "many", "of", "them")))["policies"] is None

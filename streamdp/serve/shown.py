@@ -51,25 +51,16 @@ def shown_status(knowledge: Knowledge) -> dict[str, Any]:
 
 def shown_key(knowledge: Knowledge, stream: str, key: Key) -> dict[str, Any]:
     """One key: what is in force, and what was released so far."""
-    answer = knowledge.cache.answer(stream, key)
-    releases = knowledge.histories[stream].shown
+    answer, about = knowledge.cache.answer(stream, key), knowledge.about[stream]
+    learners = knowledge.histories[stream].shown.of_key(key)
     return {
         "stream": stream,
         "key": written_key(key),
         "action": None if by_context(answer) else answer.action or None,
         "source": answer.why.value,
         "release": in_force(answer),
-        "policy": _policy(answer, knowledge.about[stream]),
-        "learners": [
-            _learner(
-                number,
-                history,
-                _names(knowledge.about[stream], number, history),
-                posterior=knowledge.about[stream].learner.evidence.carries == "posterior",
-                contexts=knowledge.about[stream].contexts,
-            )
-            for number, history in releases.of_key(key).items()
-        ],
+        "policy": _policy(answer, about),
+        "learners": [_learner(about, number, history) for number, history in learners.items()],
     }
 
 
@@ -177,24 +168,17 @@ def _shown(about: About) -> Sequence[str]:
     return about.learner.actions if about.contexts is None else about.shown
 
 
-def _names(about: About, partition: int, history: KeyHistory) -> Sequence[str]:
-    """The names of a learner's actions; only those of the configured epoch are known."""
-    configured = about.partition_epochs.get(partition, about.epoch)
-    return about.learner.actions if history.epoch == configured else ()
-
-
-def _learner(
-    number: int,
-    history: KeyHistory,
-    names: Sequence[str],
-    *,
-    posterior: bool,
-    contexts: Contexts | None = None,
-) -> dict[str, Any]:
+def _learner(about: About, number: int, history: KeyHistory) -> dict[str, Any]:
+    """The learner of a key in one partition."""
+    configured = about.partition_epochs.get(number, about.epoch)
+    names = about.learner.actions if history.epoch == configured else ()  # others are not known
+    contexts = about.contexts
     policies = history.policies.points(len(names)) if history.policies and names else []
     weights, fields = (None, None) if contexts is None else _by_field(contexts, history, policies)
     arms = None if history.experiment is None else _arms(history.experiment, history.since)
-    if arms is not None and posterior:  # the sums of all blocks would deny a change
+    if (
+        arms is not None and about.learner.evidence.carries == "posterior"
+    ):  # the sums of all blocks would deny a change
         arms["chance_of_best"] = policies[-1].likely_best if policies else None
     return {
         "partition": number,
