@@ -203,6 +203,16 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
+class LastKnown:
+    """What a transport heard last of an input: for lag and alerts, never for decisions."""
+
+    first: int | None = None  # the oldest retained record
+    end: int | None = None  # where the next record will go
+    group: int | None = None  # the group's offset, while the partition waits to be resumed
+    retain: int | None = None  # records kept that no rebuild needs; None: by the topic's settings
+
+
+@dataclass(frozen=True, slots=True)
 class Published:
     """One published record: of the actions or of the ledger of a stream."""
 
@@ -307,24 +317,8 @@ class Transport(Protocol):
         """The most bytes that one value of a commit may have: call it after `join`."""
         ...
 
-    def end_offset(self, partition: Partition) -> int | None:
-        """The input's end offset, as last known; for lag, never for decisions."""
-        ...
-
-    def first_offset(self, partition: Partition) -> int | None:
-        """The oldest retained input offset, as last known; for alerts, never for decisions."""
-        ...
-
-    @property
-    def retain(self) -> int | None:
-        """How many input records that no rebuild needs each partition keeps.
-
-        None where the topics' own settings decide.
-        """
-        ...
-
-    def group_offset(self, partition: Partition) -> int | None:
-        """The group's offset of a partition that waits to be resumed, as last known; for lag."""
+    def last_known(self, partition: Partition) -> LastKnown:
+        """What was heard last of the partition's input, also before it is taken."""
         ...
 
     def missing(self) -> Mapping[str, str]:

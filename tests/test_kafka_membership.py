@@ -263,8 +263,8 @@ def test_does_what_is_told_after_the_end_reach_nobody() -> None:
         await transport.close()
         transport.resume(Partition("home", 0), 10)
         transport.pause(Partition("home", 0))
-        assert transport.end_offset(Partition("home", 0)) is None
-        assert transport.first_offset(Partition("home", 0)) is None
+        assert transport.last_known(Partition("home", 0)).end is None
+        assert transport.last_known(Partition("home", 0)).first is None
         await transport.leave(Partition("home", 0))
 
     asyncio.run(told_late())

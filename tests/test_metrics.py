@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from streamdp.core.errors import InvalidConfig, TransportLost
 from streamdp.core.learners import Leader
 from streamdp.core.regret import bound_of
-from streamdp.ports import Partition, Published, Records
+from streamdp.ports import LastKnown, Partition, Published, Records
 from streamdp.serve.history import StreamHistory, StreamReleases
 from streamdp.service.view import (
     BUCKETS,
@@ -226,14 +226,14 @@ def test_is_lag_told_in_seconds_from_offsets_alone() -> None:
     view.show(at, position=100)
     assert lag(0.0) == 0
     for now, end in ((1.0, 100), (2.0, 150), (3.0, 150), (9.0, 200)):
-        view.look(at, first=0, end=end, now=now)
+        view.look(at, LastKnown(0, end), now=now)
     assert lag(10.0) == 8.0
     view.show(at, position=160)
     assert lag(10.0) == 1.0
     view.show(at, position=200)
     assert lag(10.0) == 0
     for seconds in range(10_000):
-        view.look(at, first=0, end=201 + seconds, now=11.0 + seconds)
+        view.look(at, LastKnown(0, 201 + seconds), now=11.0 + seconds)
     assert lag(20_011.0) == 20_000
     assert len(view._seen(at).ends) <= 256
 
@@ -307,9 +307,9 @@ def test_are_more_streams_than_series_refused() -> None:
 def test_what_an_input_keeps_is_shown_where_the_transport_trims_it() -> None:
     """Beside the number it is set to keep; nothing where topics have a retention of their own."""
     view, at_home = View([spec()]), Partition("home", 0)
-    view.look(at_home, first=20, end=100, now=0.0)
+    view.look(at_home, LastKnown(20, 100), now=0.0)
     assert view.part(at_home).kept is None
-    view.look(at_home, first=20, end=100, now=0.0, retain=10)
+    view.look(at_home, LastKnown(20, 100, retain=10), now=0.0)
     here = view.part(at_home)
     assert here.kept == 80
     metrics = samples(facts(partition(kept=here.kept, retain=here.retain)))

@@ -159,18 +159,12 @@ class Life:
 
     def look(self) -> None:
         """Note how far the input reaches."""
-        transport = self._around.transport
-        self._around.view.look(
-            self.partition,
-            first=transport.first_offset(self.partition),
-            end=transport.end_offset(self.partition),
-            retain=transport.retain,
-            now=self._around.clock(),
-        )
+        known = self._around.transport.last_known(self.partition)
+        self._around.view.look(self.partition, known, now=self._around.clock())
 
     def stamp(self, records: Records) -> None:
         """Compare clocks by records that have come."""
-        end, now = self._around.transport.end_offset(self.partition), self._around.now()
+        end, now = self._around.transport.last_known(self.partition).end, self._around.now()
         self._around.view.stamp(self.partition, records, end=end, now=now)
 
     def check_not_stalled(self, *, position: int) -> None:
@@ -178,7 +172,7 @@ class Life:
 
         While the consumer delivers other partitions' records it has not stalled: they take turns.
         """
-        around, end = self._around, self._around.transport.end_offset(self.partition)
+        around, end = self._around, self._around.transport.last_known(self.partition).end
         if end is None or end <= position or self.paused:
             self.heard_at = around.clock()
         silent = around.clock() - max(self.heard_at, around.heard())

@@ -272,8 +272,8 @@ class Service:
         self._view.missing = transport.missing()
         for partition, worker in self._workers.items():
             if not worker.at_work and self._view.part(partition).status in ON_ITS_WAY:
-                position, end = transport.group_offset(partition), transport.end_offset(partition)
-                self._view.look_ahead(partition, position=position, end=end, now=now)
+                known = transport.last_known(partition)
+                self._view.look_ahead(partition, position=known.group, end=known.end, now=now)
 
     async def _brake(self) -> None:
         """Pause polling for a moment, so that commits can take up a burst of releases.

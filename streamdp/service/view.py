@@ -13,13 +13,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, structs
 
-from streamdp.ports import Partition, Records
+from streamdp.ports import LastKnown, Partition, Records
 
 if TYPE_CHECKING:  # pages and metrics read the view: their process needs no engine
     from streamdp.service.protocol import Cut, PartitionWork
@@ -204,8 +204,7 @@ class _Seen:
     """What a partition's status follows from, beside what it shows."""
 
     before: Counter[str] = field(default_factory=Counter)  # by earlier takings of this process
-    first: int | None = None  # of the input
-    end: int | None = None
+    known: LastKnown = field(default_factory=LastKnown)  # of the input
     ends: deque[tuple[float, int]] = field(default_factory=deque)  # when it reached which offset
     at_end: bool = False  # whether the newest records reached the input's end
     published_at: float | None = None
@@ -270,12 +269,13 @@ class View:
     def show(self, partition: Partition, **changes: Any) -> None:
         """Replace what is shown of a partition."""
         part, seen = structs.replace(self.part(partition), **changes), self._seen(partition)
-        first, end = seen.first, seen.end
+        first, end, retain = seen.known.first, seen.known.end, seen.known.retain
         self.work[partition.stream].partitions[partition.number] = structs.replace(
             part,
             lag=None if end is None else max(0, end - part.position),
             headroom=part.low_water - first if first else None,
-            kept=None if part.retain is None or first is None or end is None else end - first,
+            kept=None if retain is None or first is None or end is None else end - first,
+            retain=retain,
         )
 
     def forget(self, partition: Partition) -> None:
@@ -356,25 +356,17 @@ class View:
 
     # -- its input ---------------------------------------------------------------------------------
 
-    def look(
-        self,
-        partition: Partition,
-        *,
-        first: int | None,
-        end: int | None,
-        now: float,
-        retain: int | None = None,
-    ) -> None:
+    def look(self, partition: Partition, known: LastKnown, *, now: float) -> None:
         """Note how far the input reaches."""
         seen, position = self._seen(partition), self.part(partition).position
-        seen.first, seen.end, ends = first, end, seen.ends
+        seen.known, ends, end = known, seen.ends, known.end
         while ends and ends[0][1] <= position:
             ends.popleft()
         if end is not None and end > (ends[-1][1] if ends else position):
             ends.append((now, end))
         if len(ends) > _KEPT_ENDS:
             seen.ends = deque(list(ends)[::2])
-        self.show(partition, retain=retain)
+        self.show(partition)
 
     def look_ahead(
         self, partition: Partition, *, position: int | None, end: int | None, now: float
@@ -388,7 +380,7 @@ class View:
         part = self.part(partition)
         position = max(part.position, position)
         self.show(partition, position=position, low_water=part.low_water or position)
-        self.look(partition, first=self._seen(partition).first, end=end, now=now)
+        self.look(partition, replace(self._seen(partition).known, end=end), now=now)
 
     def stamp(self, partition: Partition, records: Records, *, end: int | None, now: int) -> None:
         """Compare the clocks by records that have just come, in whole hours.

@@ -30,6 +30,7 @@ from streamdp.ports import (
     Headers,
     Key,
     LastCommit,
+    LastKnown,
     Listener,
     LiveEntries,
     Partition,
@@ -260,22 +261,10 @@ class MemoryTransport:
         """The log's limit."""
         return self._log.largest_value
 
-    def end_offset(self, partition: Partition) -> int | None:
-        """Where the next record will go."""
-        return self._log.input(self._stream(partition).input, partition.number).next
-
-    def first_offset(self, partition: Partition) -> int | None:
-        """The oldest record that is retained."""
-        return self._log.input(self._stream(partition).input, partition.number).first
-
-    @property
-    def retain(self) -> int | None:
-        """Everything is kept."""
-        return None
-
-    def group_offset(self, partition: Partition) -> int | None:
-        """Not known before a partition is taken, which takes no time here."""
-        return None
+    def last_known(self, partition: Partition) -> LastKnown:
+        """How far the input reaches; everything is kept."""
+        source = self._log.input(self._stream(partition).input, partition.number)
+        return LastKnown(source.first, source.next)
 
     def missing(self) -> Mapping[str, str]:
         """None: an input is never deleted here."""

@@ -42,9 +42,12 @@ async def test_lag_is_known_before_a_partition_is_taken_and_a_deleted_input_is_m
     await second.transport.join([topics], second.heard)
     await second.until(lambda heard: bool(heard.assigned_now))
     begun = time.monotonic()
-    await second.until(lambda _: second.transport.group_offset(HOME) is not None)
+    await second.until(lambda _: second.transport.last_known(HOME).group is not None)
     assert time.monotonic() - begun < 20
-    assert (second.transport.group_offset(HOME), second.transport.end_offset(HOME)) == (4, 10)
+    assert (second.transport.last_known(HOME).group, second.transport.last_known(HOME).end) == (
+        4,
+        10,
+    )
     assert not second.transport.missing()
 
     async with administration(settings) as client:

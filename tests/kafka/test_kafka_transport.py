@@ -337,15 +337,15 @@ async def test_is_the_end_of_a_transaction_no_lag(
     batches: list[Records] = []
     while not batches or batches[-1].next_offset < 4:
         batches += await worker.transport.poll(max_records=10, timeout=0.2)
-    assert (len(rows(batches)), worker.transport.end_offset(_home())) == (3, 4)
+    assert (len(rows(batches)), worker.transport.last_known(_home()).end) == (3, 4)
     await upstream.begin_transaction()
     await upstream.send_and_wait(topics.input, b"value", b"key", partition=0)
     assert await worker.transport.poll(max_records=10, timeout=0.5) == []
-    assert worker.transport.end_offset(_home()) == 4
+    assert worker.transport.last_known(_home()).end == 4
     await upstream.commit_transaction()
     (batch,) = await worker.collect(1)
     assert (batch.start, list(batch.offsets)) == (4, [4])
-    await worker.until(lambda _: worker.transport.end_offset(_home()) == 6)
+    await worker.until(lambda _: worker.transport.last_known(_home()).end == 6)
     await upstream.stop()
     await worker.transport.close()
 
@@ -493,7 +493,7 @@ async def test_input_that_is_needed_and_gone_is_never_skipped(
     await client.close()
     taken = await worker.transport.take(_home())
     assert (taken.first_offset, taken.end_offset) == (3, 5)
-    assert worker.transport.first_offset(_home()) == 3
+    assert worker.transport.last_known(_home()).first == 3
     with pytest.raises(StateMismatch, match="expected offset 2, got oldest retained offset 3"):
         await anext(worker.transport.read(_home(), 2, 5))
     await worker.transport.close()

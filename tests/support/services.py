@@ -12,6 +12,7 @@ from streamdp.ports import (
     Commit,
     Headers,
     Key,
+    LastKnown,
     Listener,
     LiveEntries,
     Partition,
@@ -240,26 +241,13 @@ class Between:
         """As inside."""
         return self.inner.largest_value(stream)
 
-    def end_offset(self, partition: Partition) -> int | None:
+    def last_known(self, partition: Partition) -> LastKnown:
         """As inside."""
-        return self.inner.end_offset(partition)
-
-    def group_offset(self, partition: Partition) -> int | None:
-        """As inside."""
-        return self.inner.group_offset(partition)
+        return self.inner.last_known(partition)
 
     def missing(self) -> Mapping[str, str]:
         """As inside."""
         return self.inner.missing()
-
-    def first_offset(self, partition: Partition) -> int | None:
-        """As inside."""
-        return self.inner.first_offset(partition)
-
-    @property
-    def retain(self) -> int | None:
-        """As inside."""
-        return self.inner.retain
 
     async def leave(self, partition: Partition) -> None:
         """As inside."""

@@ -53,7 +53,14 @@ from streamdp.core.errors import (
     StreamdpError,
     TransportLost,
 )
-from streamdp.ports import Listener, Partition, Records, StaticMembership, StreamTopics
+from streamdp.ports import (
+    LastKnown,
+    Listener,
+    Partition,
+    Records,
+    StaticMembership,
+    StreamTopics,
+)
 from streamdp_adapters.kafka import client_errors
 from streamdp_adapters.kafka.decoding import LARGEST
 from streamdp_adapters.kafka.grouping import Group
@@ -129,7 +136,7 @@ class Membership:
         self.missing: dict[str, str] = {}  # of the two inputs, and why, by the newest answer
         self.firsts: dict[int, int] = {}  # the oldest retained offsets in the newest answer
         self._ends: dict[int, int] = {}  # of partitions that are not resumed
-        self.committed: dict[int, int] = {}  # the group's offsets of these
+        self._committed: dict[int, int] = {}  # the group's offsets of these
         self._errors = 0
         self._silence: StreamdpError | None = None
         self._looking: asyncio.Task[None] | None = None
@@ -363,8 +370,12 @@ class Membership:
         if place in self._consumer.assignment():
             self._consumer.seek(place, feed.position)
 
-    def end_offset(self, number: int) -> int | None:
-        """The end offset in the newest answer, without markers and open transactions."""
+    def last_known(self, number: int) -> LastKnown:
+        """By the newest answers."""
+        return LastKnown(self.firsts.get(number), self._end(number), self._committed.get(number))
+
+    def _end(self, number: int) -> int | None:
+        """The end offset, without markers and open transactions."""
         place, feed = self._place(number), self._feeds.get(number)
         if number not in self._given or place not in self._consumer.assignment():
             return None
@@ -491,7 +502,7 @@ class Membership:
             return
         ends = await self._consumer.end_offsets(waiting)
         self._ends = {place.partition: int(end) for place, end in ends.items()}
-        self.committed = await self._group.committed(waiting)
+        self._committed = await self._group.committed(waiting)
 
     async def _ask(self) -> None:
         """Find out whether any broker answers, and which inputs exist."""

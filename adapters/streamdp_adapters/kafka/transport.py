@@ -31,6 +31,7 @@ from aiokafka.structs import TopicPartition
 from streamdp.core.errors import Fenced, TransportLost
 from streamdp.ports import (
     Commit,
+    LastKnown,
     Listener,
     LiveEntries,
     Partition,
@@ -263,25 +264,10 @@ class KafkaTransport:
         """The most bytes that one value of a commit may have, with a key of up to 4 KiB."""
         return max(0, self._limits[stream].derived - RECORD_ROOM - KEY_ROOM)
 
-    def end_offset(self, partition: Partition) -> int | None:
-        """The end offset of the input in the newest answer."""
+    def last_known(self, partition: Partition) -> LastKnown:
+        """By the newest answers; the topics' own settings decide what is retained."""
         membership = self._memberships.get(partition.stream)
-        return None if membership is None else membership.end_offset(partition.number)
-
-    def first_offset(self, partition: Partition) -> int | None:
-        """The oldest retained input offset in the newest answer."""
-        membership = self._memberships.get(partition.stream)
-        return None if membership is None else membership.firsts.get(partition.number)
-
-    @property
-    def retain(self) -> int | None:
-        """By the topics' own settings."""
-        return None
-
-    def group_offset(self, partition: Partition) -> int | None:
-        """The group's offset in the newest answer, while the partition is not resumed."""
-        membership = self._memberships.get(partition.stream)
-        return None if membership is None else membership.committed.get(partition.number)
+        return LastKnown() if membership is None else membership.last_known(partition.number)
 
     def missing(self) -> Mapping[str, str]:
         """The inputs that the cluster's newest answer does not list."""

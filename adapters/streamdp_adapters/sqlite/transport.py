@@ -36,6 +36,7 @@ from functools import partial
 from streamdp.core.errors import Fenced, InvalidConfig, StateMismatch, TransportLost
 from streamdp.ports import (
     Commit,
+    LastKnown,
     Listener,
     LiveEntries,
     Partition,
@@ -323,26 +324,12 @@ class SqliteTransport:
         """The most bytes that one value of a commit may have."""
         return LARGEST_VALUE
 
-    def end_offset(self, partition: Partition) -> int | None:
-        """Where the next record will go, by the newest look."""
+    def last_known(self, partition: Partition) -> LastKnown:
+        """By the newest look; the group's offset is known once a partition is taken."""
         head = self._heads.get(partition)
-        return head.next if head else None
-
-    def first_offset(self, partition: Partition) -> int | None:
-        """The oldest retained record, by the newest look."""
-        head = self._heads.get(partition)
-        return head.first if head else None
-
-    @property
-    def retain(self) -> int | None:
-        """By the setting of this name."""
-        return self._settings.retain
-
-    # --- giving up --------------------------------------------------------------------------
-
-    def group_offset(self, partition: Partition) -> int | None:
-        """Not known before a partition is taken, which takes no time here."""
-        return None
+        if head is None:
+            return LastKnown(retain=self._settings.retain)
+        return LastKnown(head.first, head.next, retain=self._settings.retain)
 
     def missing(self) -> Mapping[str, str]:
         """None: an input is never deleted here."""
