@@ -21,14 +21,18 @@ from streamdp.cli.common import (
     Prepared,
     SingleBroker,
     complain,
+    of_a_person,
     prepared,
     print_json,
+    print_report,
     seeds,
     wait_for,
 )
 from streamdp.cli.exit_codes import ExitCode
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from streamdp.service.assembling.spec import AssemblySpec
     from streamdp.service.config import Configuration
     from streamdp.service.spec import StreamSpec
@@ -76,7 +80,12 @@ def check(
     streamdp check --with-state
     """
     if example or schema:
-        _print_template(schema)
+        from streamdp.service import config as of_service
+
+        if schema:
+            print_json(of_service.Tables.model_json_schema())
+        else:
+            typer.echo(of_service.example(), nl=False)
         return
     ready = prepared(config, single_broker=single_broker, allowed=seeds(insecure_seed))
     configuration = ready.configuration
@@ -85,26 +94,37 @@ def check(
     report = {
         "app": configuration.app,
         "transport": configuration.tables.transport.kind,
-        "topics": _topics(configuration),
+        "topics": [
+            {
+                "topic": topic,
+                "budget": str(table.budget),
+                "charged": str(configuration.charged(topic)),
+                "elsewhere": str(table.elsewhere),
+            }
+            for topic, table in configuration.tables.topics.items()
+        ],
         "streams": [_stream(configuration, spec) for spec in ready.specs],
         "assemblies": [_assembly(configuration, spec) for spec in ready.assemblies],
         "serve_listens": configuration.tables.http.listen,
         "run_listens": configuration.tables.operations.listen,
     }
-    print_json(report) if as_json else _print(report)
+    print_report(report, _text, as_json=as_json)
 
 
 async def _ask(ready: Prepared, wait: bool) -> None:
-    """Compare with the saved state as soon as the transport answers, or say that it does not."""
+    """Refuse a configuration that did not make the saved state, once the transport answers."""
     from asyncio import sleep
     from itertools import chain, repeat
 
     from streamdp.core.errors import DiskFull, Fenced, Occupied, TransportLost
+    from streamdp.ports import closing
+    from streamdp.service.diagnosis import compare
 
     pauses = ready.configuration.loop_settings().retry_seconds
     for pause in chain(pauses, repeat(pauses[-1])):
         try:
-            await _compare(ready)
+            async with closing(ready.technology.administrator()) as tools:
+                await compare(tools, [*ready.specs, *ready.assemblies])
             return
         except (DiskFull, Fenced, Occupied):  # a retry would not help
             raise
@@ -113,37 +133,6 @@ async def _ask(ready: Prepared, wait: bool) -> None:
             if not wait:
                 raise typer.Exit(ExitCode.UNKNOWN) from None
             await sleep(pause)
-
-
-async def _compare(ready: Prepared) -> None:
-    """Refuse a configuration that did not make the saved state."""
-    from streamdp.ports import closing
-    from streamdp.service.diagnosis import compare
-
-    async with closing(ready.technology.administrator()) as tools:
-        await compare(tools, [*ready.specs, *ready.assemblies])
-
-
-def _print_template(schema: bool) -> None:
-    from streamdp.service.config import Tables, example
-
-    if schema:
-        print_json(Tables.model_json_schema())
-    else:
-        typer.echo(example(), nl=False)
-
-
-def _topics(configuration: Configuration) -> list[dict[str, Any]]:
-    """What the streams of each topic charge a record, and the topic's budget."""
-    return [
-        {
-            "topic": topic,
-            "budget": str(table.budget),
-            "charged": str(configuration.charged(topic)),
-            "elsewhere": str(table.elsewhere),
-        }
-        for topic, table in configuration.tables.topics.items()
-    ]
 
 
 def _stream(configuration: Configuration, spec: StreamSpec) -> dict[str, Any]:
@@ -209,24 +198,20 @@ _BEYOND = 10
 """How many times the noise of a number an average cell and action should be shown in a block."""
 
 
-def _noise(spec: StreamSpec) -> float:
-    """The standard deviation of the noise in a number of a release, in events."""
+def _table(configuration: Configuration, spec: StreamSpec) -> dict[str, Any] | None:
+    """The size of a table of contexts, and what is promised of them."""
     from streamdp.core.evidence.policy_posterior import noise_of
     from streamdp.core.grid import UNIT
 
-    recipe = spec.learner.recipe
-    assert recipe.scale is not None, "a stream is private"
-    noise = noise_of(recipe.scale / UNIT, pairs=recipe.played == "value")
-    return sqrt(max(noise.on_sums, noise.on_counts))
-
-
-def _table(configuration: Configuration, spec: StreamSpec) -> dict[str, Any] | None:
-    """The size of a table of contexts, and what is promised of them."""
-    contexts, learner = configuration.streams[spec.name].contexts, spec.learner
+    contexts = configuration.streams[spec.name].contexts
+    learner, recipe = spec.learner, spec.learner.recipe
     if contexts is None:
         return None
-    parts, numbers = learner.recipe.parts, learner.releases[0].width  # half of them counts
-    public = learner.recipe.played == "header"
+    assert recipe.scale is not None, "a stream is private"
+    parts, numbers = recipe.parts, learner.releases[0].width  # half of them counts
+    drawn = noise_of(recipe.scale / UNIT, pairs=recipe.played == "value")
+    noise = sqrt(max(drawn.on_sums, drawn.on_counts))  # its standard deviation, in events
+    public = recipe.played == "header"
     return {
         "fields": {field.name: list(field.names) for field in contexts.fields},
         "cells": contexts.cells,
@@ -235,8 +220,8 @@ def _table(configuration: Configuration, spec: StreamSpec) -> dict[str, Any] | N
         "bytes_a_policy": 4 * len(learner.actions),
         "most_keys": spec.most_keys,
         "memory_bytes": spec.most_keys * spec.row_bytes,
-        "noise": _noise(spec),
-        "events_beyond_noise": ceil(_BEYOND * _noise(spec) * numbers / 2 / parts),
+        "noise": noise,
+        "events_beyond_noise": ceil(_BEYOND * noise * numbers / 2 / parts),
         "public": public,
         "promise": (
             "context and action stand in headers: THEY ARE PUBLIC FOR GOOD. Send levels, never"
@@ -285,86 +270,70 @@ def _warnings(spec: StreamSpec) -> list[str]:
     return []
 
 
-def _print(report: dict[str, Any]) -> None:
-    """Print the report as text."""
-    typer.echo(f"The configuration of {report['app']} on {report['transport']} is valid.")
-    for topic in report["topics"]:
-        elsewhere = f" and {topic['elsewhere']} elsewhere" if topic["elsewhere"] != "0" else ""
-        typer.echo(
-            f"  topic {topic['topic']}: each record is charged ε = {topic['charged']}{elsewhere},"
-            f" of a budget of {topic['budget']}"
+def _text(report: dict[str, Any]) -> Iterator[str]:
+    """The report in words."""
+    yield f"The configuration of {report['app']} on {report['transport']} is valid."
+    for of in report["topics"]:
+        elsewhere = f" and {of['elsewhere']} elsewhere" if of["elsewhere"] != "0" else ""
+        yield (
+            f"  topic {of['topic']}: each record is charged ε = {of['charged']}{elsewhere},"
+            f" of a budget of {of['budget']}"
         )
-    for stream in report["streams"]:
-        parts = " + ".join(f"{kind} {share}" for kind, share in stream["charges"].items())
-        own = "".join(f", of partition {n} {e}" for n, e in stream["partition_epochs"].items())
-        typer.echo(
-            f"  stream {stream['stream']}: {stream['learner']}, epoch {stream['epoch']}{own}"
+    for of in report["streams"]:
+        own = "".join(f", of partition {n} {e}" for n, e in of["partition_epochs"].items())
+        yield f"  stream {of['stream']}: {of['learner']}, epoch {of['epoch']}{own}"
+        shares = " + ".join(f"{kind} {share}" for kind, share in of["charges"].items())
+        yield (
+            f"    ε = {of['charge']} ({shares}); a saved learner takes {of['row_bytes']} bytes,"
+            f" a value at most {of['largest_value_bytes']}"
         )
-        typer.echo(
-            f"    ε = {stream['charge']} ({parts}); a saved learner takes"
-            f" {stream['row_bytes']} bytes, a value at most {stream['largest_value_bytes']}"
+        if of["context"] is not None:
+            yield from _of_table(of["context"])
+        yield from (f"    {warning}" for warning in of["warnings"])
+    for of in report["assemblies"]:
+        yield (
+            f"  assembly {of['assembly']}: {of['requests']} and {of['outcomes']} become"
+            f" {of['output']} for {of['stream']}, {of['mode']}, epoch {of['epoch']}"
         )
-        table = stream["context"]
-        if table is not None:
-            parts = table["parts"]
-            in_parts = f", {parts} times as much for its {parts} parts" if parts > 1 else ""
-            typer.echo(
-                f"    a table of {table['cells']} cells: {table['numbers_a_release']} numbers a"
-                f" release, a policy of {table['bytes_a_policy']} bytes, at most"
-                f" {table['most_keys']} keys in a partition ({table['memory_bytes'] / 1e6:,.0f} MB)"
-            )
-            typer.echo(
-                f"    noise of ±{table['noise']:.1f} on each number{in_parts}: an average cell"
-                f" shows an action {_BEYOND} times as often in a block of"
-                f" {table['events_beyond_noise']:,} events"
-            )
-            if parts > 1:
-                typer.echo(
-                    "    in parts nothing is carried over: a new epoch begins the table anew"
-                )
-            typer.echo(
-                "    one key is one partition, so its traffic is one process's: where that is not"
-                " enough, use more keys (placement × region)"
-            )
-            typer.secho(f"    {table['promise']}", bold=True)
-        for warning in stream["warnings"]:
-            typer.echo(f"    {warning}")
-    for assembly in report["assemblies"]:
-        _print_assembly(assembly)
+        yield (
+            f"    outcomes count for {of['window_ms'] / 1000:g} s; a request with its outcomes is"
+            f" charged ε = {of['charge']} in all"
+        )
+        if (cap := of["persons"]) is not None:
+            persons = f", of {cap['most_persons']} persons at most" if cap["per"] else ""
+            of_any = cap["charge_of_any_24_hours"] or cap["charge_of_any_slots"]
+            charges = cap["charge"], of_any
+            bound = of_a_person(cap["most"], cap["slots"], charges, more=persons)
+            yield f"    of each person {bound}"
     serve, run = report["serve_listens"], report["run_listens"]
-    typer.echo(
+    yield (
         f"  `streamdp serve` answers look-ups at {serve}"
         if serve
         else "  no look-ups over HTTP: http.listen is not set"
     )
-    typer.echo(
+    yield (
         f"  `streamdp run` and `assemble` answer probes and metrics at {run}"
         if run
         else "  no probes and no metrics of `run`: operations.listen is not set"
     )
 
 
-def _print_assembly(report: dict[str, Any]) -> None:
-    typer.echo(
-        f"  assembly {report['assembly']}: {report['requests']} and {report['outcomes']} become"
-        f" {report['output']} for {report['stream']}, {report['mode']}, epoch {report['epoch']}"
+def _of_table(of: dict[str, Any]) -> Iterator[str]:
+    parts = of["parts"]
+    in_parts = f", {parts} times as much for its {parts} parts" if parts > 1 else ""
+    yield (
+        f"    a table of {of['cells']} cells: {of['numbers_a_release']} numbers a release, a policy"
+        f" of {of['bytes_a_policy']} bytes, at most {of['most_keys']} keys in a partition"
+        f" ({of['memory_bytes'] / 1e6:,.0f} MB)"
     )
-    typer.echo(
-        f"    outcomes count for {report['window_ms'] / 1000:g} s; a request with its outcomes is"
-        f" charged ε = {report['charge']} in all"
+    yield (
+        f"    noise of ±{of['noise']:.1f} on each number{in_parts}: an average cell shows an action"
+        f" {_BEYOND} times as often in a block of {of['events_beyond_noise']:,} events"
     )
-    persons = report["persons"]
-    if persons is not None and persons["per"]:
-        typer.echo(
-            f"    {persons['most']} events of a person count in each calendar day (UTC) of a key,"
-            f" of {persons['most_persons']} persons at most: ε = {persons['charge']} for a person"
-            f" in a key and day, {persons['charge_of_any_24_hours']} over any 24 hours, however"
-            " many slots these have, times the keys that the person touches"
-        )
-    elif persons is not None:
-        typer.echo(
-            f"    {persons['most']} events of a person count in each {persons['slots']} slots of a"
-            f" key: ε = {persons['charge']} for a person in a key and stretch,"
-            f" {persons['charge_of_any_slots']} over any {persons['slots']} consecutive slots,"
-            " times the keys that the person touches"
-        )
+    if parts > 1:
+        yield "    in parts nothing is carried over: a new epoch begins the table anew"
+    yield (
+        "    one key is one partition, so its traffic is one process's: where that is not enough,"
+        " use more keys (placement × region)"
+    )
+    yield typer.style(f"    {of['promise']}", bold=True)

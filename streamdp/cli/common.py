@@ -211,6 +211,21 @@ def print_findings(findings: Sequence[Finding], *, as_json: bool) -> None:
         raise typer.Exit(ExitCode.WRONG)
 
 
+def of_a_person(
+    most: int, slots: int | None, charges: tuple[str, str], *, more: str = "", within: str = ""
+) -> str:
+    """What a cap bounds, in words: the charges of a stretch, and of any slots or 24 hours."""
+    where, stretch = f"stretch of {slots} slots", "stretch"
+    window = f"any {slots} consecutive slots{within}"
+    if slots is None:
+        where, stretch = "calendar day (UTC)", "day"
+        window = f"any 24 hours{within}, however many slots these have"
+    return (
+        f"{most} events count in each {where} of a key{more}: ε = {charges[0]} for a person in a"
+        f" key and {stretch}, {charges[1]} over {window}, times the keys that the person touches"
+    )
+
+
 def warn_of_content() -> None:
     """Warn that the output is outside the guarantee, also on a terminal."""
     from streamdp.wire.unprotected import LABEL

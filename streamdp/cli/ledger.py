@@ -20,6 +20,7 @@ from streamdp.cli.common import (
     everything,
     load,
     narrowed,
+    of_a_person,
     opened,
     print_report,
     seeds,
@@ -350,17 +351,9 @@ def _text(report: dict[str, Any]) -> Iterator[str]:
 
 def _claimed(of: dict[str, Any]) -> str:
     """What one cap bounds, in words."""
-    name, most, slots = f"persons of assembly {of['app']}.{of['assembly']}", of["most"], of["slots"]
-    if most is None:
+    name = f"persons of assembly {of['app']}.{of['assembly']}"
+    if of["most"] is None:
         return f"{name}: no cap; a person with m requests has m times ε = {of['epsilon']}"
-    where, stretch = f"stretch of {slots} slots", "stretch"
-    window = f"{of['of_any_slots']} over any {slots} consecutive slots of a key in one epoch"
-    if of["per"]:
-        where, stretch = "calendar day (UTC)", "day"
-        window = f"{of['of_any_24_hours']} over any 24 hours of a key in one epoch, however many"
-        window += " slots these have"
-    return (
-        f"{name}: {most} events count in each {where} of a key, each charged ε = {of['epsilon']}"
-        f" at most: ε = {of['of_stretch']} for a person in a key and {stretch}, {window}, times the"
-        " keys that the person touches"
-    )
+    charges = of["of_stretch"], of["of_any_24_hours"] or of["of_any_slots"]
+    each, within = f", each charged ε = {of['epsilon']} at most", " of a key in one epoch"
+    return f"{name}: {of_a_person(of['most'], of['slots'], charges, more=each, within=within)}"
