@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from streamdp.ports import Key, Partition, Records
-from streamdp.service.batches import decode, decoded, joined
+from streamdp.service.batches import decoded, joined
 from streamdp.wire.feedback import Feedback
 from streamdp.wire.formats import Format, configure
 from tests.support.batches import headers_of
+from tests.support.decoding import decode
 
 FORMATS = {
     "json": configure("json", feedback=Feedback(("a", "b"))),

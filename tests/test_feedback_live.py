@@ -21,11 +21,11 @@ from streamdp.core.events import Batch
 from streamdp.core.kinds.feedback import PLAYED
 from streamdp.core.kinds.recipe import Played
 from streamdp.ports import Partition, Published, Technology
-from streamdp.service.batches import decode
 from streamdp.testing.judge import Evidence, judge, judge_counts
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
 from streamdp_adapters.sqlite import Sqlite
+from tests.support.decoding import decode
 from tests.support.feedback_served import differences, stream
 from tests.support.services import Room
 from tests.support.streams import feedback_spec, shown

@@ -18,12 +18,12 @@ import pytest
 import streamdp as sd
 from streamdp.lab.commands._black_box import served
 from streamdp.ports import Key, Partition, Published, Records, Value
-from streamdp.service.batches import decode
 from streamdp.testing.formats import HOSTILE
 from streamdp.testing.judge import Evidence, judge_fold
 from streamdp.wire.lines import Charge
 from streamdp.wire.published import decode_ledger
 from streamdp_adapters.sqlite import Settings, Sqlite
+from tests.support.decoding import decode
 from tests.support.streams import events, spec
 
 pytestmark = pytest.mark.slow

@@ -19,13 +19,13 @@ from typing import Any
 import pytest
 
 from streamdp.ports import Key, Partition, Published, Records, StreamTopics, Value
-from streamdp.service.batches import decode
 from streamdp.service.config import Configuration, Seeds
 from streamdp.service.logs import EVENTS
 from streamdp.testing.judge import Evidence, judge, judge_fold
 from streamdp.wire.published import decode_ledger
 from streamdp.wire.state import read_state
 from tests.conftest import ROOT
+from tests.support.decoding import decode
 from tests.support.processes import INTERPRETER, LONG, MAIN, Process, ended_at_once, until
 from tests.support.streams import events
 

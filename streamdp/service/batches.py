@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from sys import maxsize
-from typing import Any
 
 import numpy as np
 
@@ -79,11 +78,6 @@ def joined(
     some = batch.part(fits[index])
     kept = replace(some, keys=[key for key in distinct if key not in long], index=new[some.index])
     return kept, sum(key in long for key in keys)
-
-
-def decode(format_: Format, records: Sequence[Records], **limits: Any) -> tuple[Batch, int]:
-    """Records that nobody has decoded yet, as a batch."""
-    return joined([decoded(format_, part) for part in records], **limits)
 
 
 def _together(parts: Sequence[Decoded]) -> Decoded:

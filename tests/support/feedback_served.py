@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 
 from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from streamdp.ports import Headers, Key, Partition, Records, StreamTopics, Technology, Value
-from streamdp.service.batches import decode
 from streamdp.service.charges_by_others import alone
 from streamdp.service.loop import Service
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import PartitionStatus, Status, View
 from streamdp.testing.judge import Evidence, judge, judge_fold
 from streamdp.wire.feedback import Played
+from tests.support.decoding import decode
 from tests.support.lasting import lasting
 from tests.support.services import QUICK, Lines
 from tests.support.streams import ACTIONS, feedback_spec, shown

@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from streamdp.ports import Key, Partition, Published, Records, StreamTopics, Technology, Transport
-from streamdp.service.batches import decode
 from streamdp.service.charges_by_others import ALONE
 from streamdp.service.protocol import PartitionWork, Restoring
 from streamdp.service.settings import Pace
@@ -17,6 +16,7 @@ from streamdp.testing.judge import Evidence, judge, judge_fold
 from streamdp.wire.lines import Charge
 from streamdp.wire.published import decode_ledger
 from tests.support.carrying import leader, mapped, stream
+from tests.support.decoding import decode
 from tests.support.sqlite_pair import Ears
 
 HOME = Partition("home", 0)

@@ -9,7 +9,6 @@ from typing import Any
 
 from streamdp.core.events import Key
 from streamdp.ports import Records
-from streamdp.service.batches import decode
 from streamdp.service.spec import StreamSpec
 from streamdp.testing.judge import judge_fold
 from streamdp.wire.lines import Charge
@@ -18,6 +17,7 @@ from tests.support.carrying import (
     store_of,
     stream,
 )  # fmt: skip
+from tests.support.decoding import decode
 from tests.support.protocol_model import Store, evidence
 
 HOUR = 3_600_000

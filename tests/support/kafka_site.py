@@ -14,7 +14,6 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 import streamdp as sd
 from streamdp.ports import Key, Partition, Published, Records, Value
-from streamdp.service.batches import decode
 from streamdp.service.charges_by_others import (
     ALONE,
     ChargesByOthers,
@@ -33,6 +32,7 @@ from streamdp.wire.lines import EpochMark, LedgerLine
 from streamdp.wire.published import decode_ledger
 from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology
 from streamdp_adapters.kafka.topics import Described, describe
+from tests.support.decoding import decode
 from tests.support.lasting import lasting
 from tests.support.lending import Lent
 from tests.support.services import Lines

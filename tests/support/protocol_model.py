@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 import streamdp as sd
 from streamdp.ports import Commit, Headers, Key, Partition, Published, Records, Taken, Value
-from streamdp.service.batches import decode
 from streamdp.service.charges_by_others import ALONE, ChargesByOthers
 from streamdp.service.protocol import Cut, PartitionWork, Restoring
 from streamdp.service.settings import Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.testing.judge import Evidence, judge, judge_fold
+from tests.support.decoding import decode
 from tests.support.streams import events, spec
 
 HOME = Partition("home", 0)

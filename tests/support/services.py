@@ -24,7 +24,6 @@ from streamdp.ports import (
     Value,
     no_fault,
 )
-from streamdp.service.batches import decode
 from streamdp.service.charges_by_others import alone
 from streamdp.service.life import Clock
 from streamdp.service.logs import EVENTS
@@ -35,6 +34,7 @@ from streamdp.service.view import Reason, View
 from streamdp.testing.judge import Evidence, judge, judge_fold
 from streamdp.testing.memory import MemoryTransport
 from streamdp.testing.memory_log import Isolation, MemoryLog
+from tests.support.decoding import decode
 
 QUICK = LoopSettings(
     poll_seconds=0.02,
