@@ -53,7 +53,7 @@ def test_from_clicks_to_a_policy_through_kills(shop: Shop, streamdp: Streamdp) -
     assert "ε = 2 for a person in a key and stretch, 4 over any 5 consecutive slots" in claims
     looked = streamdp("doctor", "--config", str(shop.path))
     assert looked.code == 0, looked
-    assert "partition join/0: state: at request" in looked.out
+    assert "partition join/0: state: at record" in looked.out
     place = ("state", "inspect", "--assembly", "join", "--config", str(shop.path))
     seen = streamdp(*place, "--json").json[1]
     point = seen["checkpoint"]

@@ -23,11 +23,10 @@ from streamdp.ports import (
     Verdict,
 )
 from streamdp.serve.metrics import MetricsPage
-from streamdp.service.assembling.diagnosis import _partition, keys, partitions
 from streamdp.service.assembling.partition import PartitionAssembly
 from streamdp.service.charges_by_others import ALONE, alone
 from streamdp.service.config import Configuration
-from streamdp.service.diagnosis import compare
+from streamdp.service.diagnosis import _partition, compare, partitions, requests_apart
 from streamdp.service.metrics import Facts, ProcessMetrics
 from streamdp.service.taking import open_partition
 from streamdp.service.view import ProcessStatus, Status, Steps, StreamStatus, View, status_of
@@ -61,7 +60,7 @@ def test_would_a_new_assembly_begin() -> None:
 
     findings = asyncio.run(looked())
     assert [finding.verdict for finding in findings] == [Verdict.GOOD] * 2
-    assert findings[1].detail == "it would begin epoch 1 at request 0"
+    assert findings[1].detail == "none yet: it would start at record 0"
 
 
 def test_is_a_configuration_of_another_state_refused_before_a_roll_out() -> None:
@@ -110,17 +109,21 @@ Change = Callable[[Taken], Taken]
     [
         (
             Verdict.GOOD,
-            "retained from 0 on",
+            "is retained from 0",
             lambda t: replace(t, first_offset=0, second_input_first=0),
         ),
-        (Verdict.WARNING, "retention of requests", lambda t: replace(t, first_offset=5)),
-        (Verdict.GOOD, "retained from 0 on", lambda t: replace(t, second_input_first=8)),
+        (
+            Verdict.WARNING,
+            "raise retention now, also of outcomes",
+            lambda t: replace(t, first_offset=5),
+        ),
+        (Verdict.GOOD, "is retained from 0", lambda t: replace(t, second_input_first=8)),
     ],
 )
 def test_is_retention_foreseen(verdict: Verdict, said: str, change: Change) -> None:
     """Of outcomes no offset is said."""
     taken = replace(TAKEN, state=saved_point(), first_offset=0, second_input_first=0)
-    state, retention = _partition(SPEC, AT, change(taken), ALONE)
+    state, retention = asyncio.run(_partition(SPEC, AT, change(taken), alone))
     assert (state.verdict, retention.verdict) == (Verdict.GOOD, verdict)
     assert said in retention.detail
 
@@ -172,9 +175,9 @@ def test_are_producers_that_disagree_about_partitions_found() -> None:
     tools = MemoryTechnology(log).administrator()
     log.append(TOPICS.input, [(b"fr", None), (b"de", None)], partition=0)
     log.append(TOPICS.second_input, [(b"fr", None)], partition=0)
-    assert asyncio.run(keys(tools, TOPICS, count=10)).verdict is Verdict.GOOD
+    assert asyncio.run(requests_apart(tools, TOPICS, count=10)).verdict is Verdict.GOOD
     log.append(TOPICS.second_input, [(b"de", None)], partition=1)
-    finding = asyncio.run(keys(tools, TOPICS, count=10))
+    finding = asyncio.run(requests_apart(tools, TOPICS, count=10))
     assert finding.verdict is Verdict.PROBLEM
     assert finding.subject.startswith("NOT PRIVATE")
     assert "1 of 2 in several partitions, such as b'de' in 0, 1" in finding.detail
@@ -236,7 +239,7 @@ def told(folder: Path, outcomes: Sequence[Value], *, more: Sequence[Value] = ())
 def test_no_command_says_how_many_outcomes_there_are(tmp_path: Path) -> None:
     """None, or many that were read and more that were not: what is said is the same to the byte."""
     without = told(tmp_path / "without", [])
-    assert any("at request 3 of 3" in output for output in without)
+    assert any("at record 3 of 3" in output for output in without)
     assert told(tmp_path / "with", MANY, more=MANY) == without
 
 

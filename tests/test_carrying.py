@@ -336,7 +336,7 @@ class Looking:
 
     store: Store
 
-    async def peek(self, topics: StreamTopics, number: int) -> Taken:
+    async def peek(self, topics: StreamTopics, number: int, **_: object) -> Taken:
         """Look, and leave nothing behind."""
         return self.store.taken()
 

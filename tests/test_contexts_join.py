@@ -41,9 +41,9 @@ from streamdp.serve.access import Bucket, Gate
 from streamdp.serve.asgi import Refused
 from streamdp.serve.ranking import AskedOne, AskedRank, Ranking, call_of
 from streamdp.serve.traffic import Traffic
-from streamdp.service.assembling.diagnosis import telling
-from streamdp.service.assembling.spec import AssemblySpec
+from streamdp.service.assembly_spec import AssemblySpec
 from streamdp.service.config import Configuration
+from streamdp.service.diagnosis import telling
 from streamdp.service.listeners import check_listeners
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog

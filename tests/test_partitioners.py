@@ -84,6 +84,6 @@ async def test_is_a_key_in_several_partitions_found() -> None:
     again = [*once, action(release(b"fr", 1, partition=2)), action(release(None, 1, partition=0))]
     result = await finding(again)
     assert result.verdict is Verdict.WARNING
-    assert "2 of 3 have learners in several partitions, such as None in 0, 2" in result.detail
+    assert "2 of 3 in several partitions, such as None in 0, 2" in result.detail
     moved = [*once, action(release(b"fr", 1, partition=2, epoch=2))]
     assert (await finding(moved)).verdict is Verdict.GOOD

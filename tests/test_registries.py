@@ -19,7 +19,7 @@ from msgspec import structs
 import streamdp as sd
 from streamdp.core.errors import InvalidConfig, StateMismatch, TransportLost
 from streamdp.ports import Key, Records, Value
-from streamdp.service.assembling.spec import AssemblySpec
+from streamdp.service.assembly_spec import AssemblySpec
 from streamdp.service.batches import DecodedRecords
 from streamdp.service.config import Configuration
 from streamdp.service.course import Course

@@ -18,7 +18,7 @@ from streamdp.core.errors import StateMismatch
 from streamdp.ports import Headers, Key, Technology, Value
 from streamdp.service.assembling.fingerprints import Inputs
 from streamdp.service.assembling.partition import PartitionAssembly
-from streamdp.service.assembling.spec import AssemblySpec
+from streamdp.service.assembly_spec import AssemblySpec
 from streamdp.testing.memory import MemoryTechnology, MemoryTransport
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.testing.transport_room import Heard

@@ -14,7 +14,7 @@ from msgspec import UNSET, structs
 import streamdp as sd
 from streamdp.core.errors import OTHER_TOPIC, StateMismatch
 from streamdp.ports import Partition, StreamTopics
-from streamdp.service.assembling.spec import AssemblySpec
+from streamdp.service.assembly_spec import AssemblySpec
 from streamdp.service.charges_by_others import ALONE, Tally
 from streamdp.service.settings import Pace
 from streamdp.service.spec import StreamSpec

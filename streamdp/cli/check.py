@@ -33,7 +33,7 @@ from streamdp.cli.exit_codes import ExitCode
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from streamdp.service.assembling.spec import AssemblySpec
+    from streamdp.service.assembly_spec import AssemblySpec
     from streamdp.service.config import Configuration
     from streamdp.service.spec import StreamSpec
 

@@ -17,7 +17,7 @@ from streamdp.core.errors import InvalidConfig
 
 if TYPE_CHECKING:
     from streamdp.ports import Finding, StreamTopics, Technology
-    from streamdp.service.assembling.spec import AssemblySpec
+    from streamdp.service.assembly_spec import AssemblySpec
     from streamdp.service.config import Configuration, Seeds
     from streamdp.service.run import Observer
     from streamdp.service.spec import StreamSpec

@@ -146,8 +146,7 @@ async def _assemblies(
     asked = {topic.stream for topic in topics if topic.output}
     if not asked:
         return []
-    from streamdp.service.assembling.diagnosis import keys, partitions, telling
-    from streamdp.service.diagnosis import schemas
+    from streamdp.service.diagnosis import partitions, requests_apart, schemas, telling
 
     looked: list[Finding] = []
     for spec in configuration.assemblies():
@@ -156,7 +155,7 @@ async def _assemblies(
                 looked += await schemas(contents.source)
             looked += await partitions(tools, spec, ledgers.by_others)
             if sample is not None:
-                looked.append(await keys(tools, spec.topics, count=sample))
+                looked.append(await requests_apart(tools, spec.topics, count=sample))
                 if spec.recipe.names_arm:
                     looked.append(await telling(tools, spec.topics, count=sample))
     return looked

@@ -27,7 +27,7 @@ from streamdp.cli.common import (
 
 if TYPE_CHECKING:
     from streamdp.ports import Partition, StreamTopics, Taken, Technology
-    from streamdp.service.assembling.spec import AssemblySpec
+    from streamdp.service.assembly_spec import AssemblySpec
     from streamdp.service.spec import StreamSpec
     from streamdp.wire.state import SavedState
 

@@ -1,5 +1,6 @@
-"""What an administrator's tools find about a stream, judged: would its partitions start, and how
-near is retention to what a rebuild needs? And, NOT PRIVATE: what is wrong with records?
+"""What an administrator's tools find about a stream or an assembly, judged: would its partitions
+start, and how near is retention to what a rebuild needs? And, NOT PRIVATE: what is wrong with
+records, and do the requests and outcomes of a key share a partition?
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from streamdp.assembly.public import TELLING
 from streamdp.core.errors import ConfigurationMismatch, InvalidConfig, StateMismatch, TransportLost
 from streamdp.core.events import NO_ARM
 from streamdp.core.evidence.contexts import OTHER, Contexts
 from streamdp.ports import (
     Administrator,
+    EntriesThat,
     Finding,
     Key,
     Partition,
@@ -38,6 +41,7 @@ from streamdp.service.taking import (
     scope,
 )
 from streamdp.wire.decoded import Decoded
+from streamdp.wire.entries import Entries
 from streamdp.wire.feedback import Feedback
 from streamdp.wire.formats import Format
 from streamdp.wire.lines import ModeLine, key_bytes
@@ -47,7 +51,7 @@ from streamdp.wire.renewals import Source
 from streamdp.wire.unprotected import NOT_PRIVATE
 
 if TYPE_CHECKING:
-    from streamdp.service.assembling.spec import AssemblySpec
+    from streamdp.service.assembly_spec import AssemblySpec
 
 MOST_TOLD = 20
 """Unusable records that are listed one by one."""
@@ -115,68 +119,84 @@ async def compare(tools: Administrator, specs: Sequence[StreamSpec | AssemblySpe
 
 
 async def partitions(
-    tools: Administrator, spec: StreamSpec, by_others: ChargesByOthersOf
+    tools: Administrator, spec: StreamSpec | AssemblySpec, by_others: ChargesByOthersOf
 ) -> list[Finding]:
     """Check that each partition would start and that the input still has what it needs."""
-    first = await tools.peek(spec.topics, 0)
-    findings = await _partition(spec, Partition(spec.name, 0), first, by_others)
-    for number in range(1, first.partitions):
-        taken = await tools.peek(spec.topics, number)
-        findings += await _partition(spec, Partition(spec.name, number), taken, by_others)
-    unused = epochs_of_no_partition(spec, first.partitions)
+    number, partitions, findings = 0, 1, list[Finding]()
+    while number < partitions:
+        partition = Partition(spec.name, number)
+        entries = _without_counts(partition) if spec.topics.second_input else None
+        taken = await tools.peek(spec.topics, number, entries=entries)
+        findings += await _partition(spec, partition, taken, by_others)
+        number, partitions = number + 1, taken.partitions
+    unused = epochs_of_no_partition(spec, partitions)
     if unused is not None:
         findings.append(Finding(f"epochs of {spec.name}", Verdict.PROBLEM, unused))
     return findings
 
 
+def _without_counts(partition: Partition) -> EntriesThat:
+    """An assembly's state without the counts of keys: how it goes on follows from the rest."""
+    counts = Entries(partition.stream, partition.number).all_of("row")
+    return EntriesThat(lambda place: not place.startswith(counts))
+
+
 async def _partition(
-    spec: StreamSpec, partition: Partition, taken: Taken, by_others: ChargesByOthersOf
+    spec: StreamSpec | AssemblySpec,
+    partition: Partition,
+    taken: Taken,
+    by_others: ChargesByOthersOf,
 ) -> list[Finding]:
+    subject = f"partition {partition}: state"
+    stream = spec if isinstance(spec, StreamSpec) else None  # an assembly carries nothing over
     try:
         others = await by_others(spec.name, scope(spec, partition, taken))
         opening = open_partition(spec, partition, taken, by_others=others)
-        shared = _foreseen(spec, partition, taken, others) if opening.goes_on else []
+        shared = list[Finding]()
+        if stream is not None and opening.goes_on:
+            shared = _foreseen(stream, partition, taken, others)
     except StateMismatch as error:
-        return [Finding(f"partition {partition}: state", Verdict.PROBLEM, str(error))]
+        return [Finding(subject, Verdict.PROBLEM, str(error))]
     point = opening.saved.checkpoint
     if point is None:
         text = f"none yet: it would start at record {opening.position}"
-        return [Finding(f"partition {partition}: state", Verdict.GOOD, text)]
+        return [Finding(subject, Verdict.GOOD, text)]
     if opening.new_epoch is not None:
-        return [_begins(spec, partition, opening)]
-    text = (
-        f"commit {point.commit_seq}, {point.rows} learners, at record {point.next_offset}"
-        f" of {taken.end_offset}"
-    )
-    if opening.saved.older and (carry := len(heritage_at(spec, partition, opening).carried)):
-        text += f"; {carry} keys of earlier epochs open with their next record, and carry over"
+        text = f"epoch {spec.epoch_of(partition.number)} would begin at record {opening.position}"
+        carried = "" if stream is None else _carried(stream, partition, opening)
+        return [Finding(subject, Verdict.GOOD, text + carried)]
+    text = f"at record {point.next_offset} of {taken.end_offset}"
+    remedy = "raise retention now, also of outcomes"
+    if stream is not None:
+        remedy = "raise retention now"
+        text = f"commit {point.commit_seq}, {point.rows} learners, {text}"
+        if opening.saved.older and (carry := len(heritage_at(stream, partition, opening).carried)):
+            text += f"; {carry} keys of earlier epochs open with their next record, and carry over"
+    headroom = point.low_water - taken.first_offset
+    kept = f"a rebuild reads from {point.low_water}, input is retained from {taken.first_offset}"
+    near = taken.first_offset > 0 and headroom < (taken.end_offset - point.low_water) // 10 + 1
     return [
-        Finding(f"partition {partition}: state", Verdict.GOOD, text),
-        retention(
-            partition,
-            taken,
-            needed=point.low_water,
-            text=f"a rebuild reads from {point.low_water}, input is retained from"
-            f" {taken.first_offset}",
-            remedy="raise retention now",
+        Finding(subject, Verdict.GOOD, text),
+        Finding(
+            f"partition {partition}: retention",
+            Verdict.WARNING if near else Verdict.GOOD,
+            f"{kept}: {remedy}" if near else kept,
         ),
         *shared,
     ]
 
 
-def _begins(spec: StreamSpec, partition: Partition, opening: Opening) -> Finding:
-    """Where an epoch would begin, and how many keys would carry something over."""
-    text = f"epoch {spec.epoch_of(partition.number)} would begin at record {opening.position}"
+def _carried(spec: StreamSpec, partition: Partition, opening: Opening) -> str:
+    """How many keys would carry something over into an epoch that begins."""
     heritage, saved = heritage_at(spec, partition, opening), opening.saved
     epochs = [saved.now, *saved.older.values()]
     keys = {key for e in epochs for key in (*e.rows, *(name.key for name in e.releases))}
-    if opening.carries:
-        text += f", with what is public of {len(heritage.carried)} of {len(keys)} keys"
-        if len(heritage.carried) < len(keys):
-            text += "; the others open like new ones (their actions are gone)"
-    else:
-        text += f", where {len(keys)} keys open like new ones: {_why_anew(spec, opening)}"
-    return Finding(f"partition {partition}: state", Verdict.GOOD, text)
+    if not opening.carries:
+        return f", where {len(keys)} keys open like new ones: {_why_anew(spec, opening)}"
+    text = f", with what is public of {len(heritage.carried)} of {len(keys)} keys"
+    if len(heritage.carried) < len(keys):
+        text += "; the others open like new ones (their actions are gone)"
+    return text
 
 
 def _why_anew(spec: StreamSpec, opening: Opening) -> str:
@@ -203,17 +223,6 @@ def _foreseen(
     return [Finding(f"partition {partition}: open blocks", Verdict.WARNING, text)]
 
 
-def retention(
-    partition: Partition, taken: Taken, *, needed: int, text: str, remedy: str
-) -> Finding:
-    """How many records lie between retention and the oldest one that a start needs."""
-    subject = f"partition {partition}: retention"
-    headroom = needed - taken.first_offset
-    if taken.first_offset > 0 and headroom < (taken.end_offset - needed) // 10 + 1:
-        return Finding(subject, Verdict.WARNING, f"{text}: {remedy}")
-    return Finding(subject, Verdict.GOOD, text)
-
-
 async def in_several_partitions(
     publications: Publications, stream: StreamTopics, *, epoch: int
 ) -> Finding:
@@ -223,18 +232,66 @@ async def in_several_partitions(
         for line in map(decode_published, (record.value for record in batch)):
             if not isinstance(line, ModeLine) and line.epoch == epoch:
                 homes.setdefault(key_bytes(line), set()).add(line.partition)
+    return _apart(
+        f"keys of {stream.stream}",
+        homes,
+        Verdict.WARNING,
+        "readers take the one with the most slots; do all producers use one partitioner? (adding"
+        " partitions moves keys too)",
+    )
+
+
+async def requests_apart(tools: Administrator, topics: StreamTopics, *, count: int) -> Finding:
+    """Check that the newest requests and outcomes of a key share a partition. NOT PRIVATE."""
+    homes: dict[Key, set[int]] = {}
+    for end in (topics.input, topics.second_input):
+        single = replace(topics, input=end, second_input="", output="")
+        for batch in await tools.newest(single, count=count):
+            for key in batch.keys:
+                homes.setdefault(key, set()).add(batch.partition.number)
+    return _apart(
+        f"{NOT_PRIVATE}: keys of {topics.input} and {topics.second_input}",
+        homes,
+        Verdict.PROBLEM,
+        "an outcome in another partition finds no request. All producers, of both topics, must use"
+        " one partitioner",
+    )
+
+
+def _apart(subject: str, homes: Mapping[Key, set[int]], verdict: Verdict, so: str) -> Finding:
+    """Whether a key is in several partitions, and what follows from that."""
     several = {key: numbers for key, numbers in homes.items() if len(numbers) > 1}
-    subject = f"keys of {stream.stream}"
     if not several:
         return Finding(subject, Verdict.GOOD, f"{len(homes)}, each in one partition")
     key, numbers = min(several.items(), key=lambda item: item[0] or b"")
-    example = f"{key!r} in {', '.join(map(str, sorted(numbers)))}"
     text = (
-        f"{len(several)} of {len(homes)} have learners in several partitions, such as {example}:"
-        " readers take the one with the most slots; do all producers use one partitioner?"
-        " (adding partitions moves keys too)"
+        f"{len(several)} of {len(homes)} in several partitions, such as {key!r} in"
+        f" {', '.join(map(str, sorted(numbers)))}: {so}"
     )
-    return Finding(subject, Verdict.WARNING, text)
+    return Finding(subject, verdict, text)
+
+
+async def telling(tools: Administrator, topics: StreamTopics, *, count: int) -> Finding:
+    """Check that the newest private requests say nothing outside their contents.
+
+    Headers and lengths are public, so this finding is, too.
+    """
+    subject = f"private requests in {topics.input}"
+    headers, lengths = set[str](), set[int]()
+    single = replace(topics, second_input="", output="")
+    for batch in await tools.newest(single, count=count):
+        headers |= TELLING.intersection(name for pairs in batch.headers for name, _ in pairs)
+        lengths |= {len(value or b"") for value in batch.values}
+    if headers:
+        text = f"headers {', '.join(sorted(headers))} say what was shown, or to whom: {_REMEDY}"
+    elif len(lengths) > 1:
+        text = f"lengths from {min(lengths)} to {max(lengths)} bytes name levels: {_REMEDY}"
+    else:
+        return Finding(subject, Verdict.GOOD, "one length, and no header that tells")
+    return Finding(subject, Verdict.PROBLEM, text)
+
+
+_REMEDY = "they are public for good. Write such requests by `Loop`, `rank` or `send --assembly`"
 
 
 async def records(

@@ -22,6 +22,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from streamdp.core.errors import (
     BudgetExceeded,
@@ -36,11 +37,16 @@ from streamdp.core.errors import (
     TransportLost,
     Unexpanded,
 )
-from streamdp.ports import Partition, Records, Taken, Transport
-from streamdp.service.charges_by_others import ChargesByOthersOf
+from streamdp.ports import LiveEntries, PairedTransport, Partition, Records, Taken, Transport
+from streamdp.service.charges_by_others import ChargesByOthers, ChargesByOthersOf
 from streamdp.service.event_log import EventLog, where_raised
 from streamdp.service.settings import LoopSettings
+from streamdp.service.taking import epochs_of_no_partition, scope
 from streamdp.service.view import Reason, Status, View
+
+if TYPE_CHECKING:
+    from streamdp.service.assembly_spec import AssemblySpec
+    from streamdp.service.spec import StreamSpec
 
 Clock = Callable[[], float]
 Observe = Callable[[str, float], None]
@@ -125,10 +131,28 @@ class Life:
 
     # -- what the worker asks of its transport -----------------------------------------------------
 
-    def taking(self) -> None:
-        """Show that the partition is being taken."""
+    def taking(self, spec: StreamSpec | AssemblySpec) -> None:
+        """Show that the partition is being taken, if the transport can hold what it will write."""
+        check_sizes(spec, self._around.transport)
         self._around.view.turn(self.partition, Status.TAKING)
         self._around.log.info("partition_taking", partition=str(self.partition))
+
+    async def take(
+        self, spec: StreamSpec | AssemblySpec, *, entries: LiveEntries | None = None
+    ) -> tuple[Taken, ChargesByOthers]:
+        """What is durable of the partition, and what others have charged its input.
+
+        It shows how far the partition is behind before it works, as far as that is known.
+        """
+        around, partition = self._around, self.partition
+        taken = await around.transport.take(partition, entries=entries)
+        unused = epochs_of_no_partition(spec, taken.partitions)
+        if unused is not None and partition.number == 0:  # one line for all partitions
+            around.log.warning("partition_epochs_unused", stream=spec.name, detail=unused)
+        around.view.look_ahead(
+            partition, position=taken.group_offset, end=taken.end_offset, now=around.clock()
+        )
+        return taken, await around.by_others(spec.name, scope(spec, partition, taken))
 
     def go_on(self, position: int) -> None:
         """Let records come from this position on."""
@@ -147,15 +171,6 @@ class Life:
         if self.paused:
             self.go_on(position)
             self._around.log.info("partition_resumed", partition=str(self.partition))
-
-    def taken(self, taken: Taken) -> None:
-        """Show how far the partition is behind before it works, as far as that is known."""
-        self._around.view.look_ahead(
-            self.partition,
-            position=taken.group_offset,
-            end=taken.end_offset,
-            now=self._around.clock(),
-        )
 
     def look(self) -> None:
         """Note how far the input reaches."""
@@ -281,3 +296,25 @@ class Life:
             except Exception:  # noqa: S110  # what the partition halts for says more
                 pass
             raise
+
+
+def check_sizes(spec: StreamSpec | AssemblySpec, transport: Transport) -> None:
+    """Refuse values too large for a commit, which would fail for what it drew, and an assembly on a
+    transport with one input.
+
+    Sizes are the worst case over all draws, so this says nothing of any draw (P5).
+    """
+    where = f"{'assemblies' if spec.topics.second_input else 'streams'}.{spec.name}"
+    if spec.topics.second_input and not isinstance(transport, PairedTransport):
+        kind = type(transport).__name__
+        expected = "a transport that pairs them"
+        raise InvalidConfig(where, "needs two inputs", expected=expected, got=kind)
+    largest = transport.largest_value(spec.name)
+    if spec.largest_value > largest:
+        raise InvalidConfig(
+            where,
+            "its largest value does not fit; use fewer actions, or shorter names or keys",
+            expected=f"≤ {largest} bytes, what the topics that it writes to take"
+            " (Kafka: max.message.bytes; `streamdp topics check` says of which)",
+            got=spec.largest_value,
+        )

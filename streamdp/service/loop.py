@@ -19,15 +19,15 @@ from contextlib import suppress
 
 from streamdp.core.errors import DiskFull, Fenced, Occupied, StreamdpError, TransportLost
 from streamdp.ports import Partition, Transport
-from streamdp.service.assembling.spec import AssemblySpec
-from streamdp.service.assembling.worker import AssemblyWorker, check_event_sizes
+from streamdp.service.assembling.worker import AssemblyWorker
+from streamdp.service.assembly_spec import AssemblySpec
 from streamdp.service.charges_by_others import ChargesByOthersOf
 from streamdp.service.event_log import EventLog
-from streamdp.service.life import Clock, Observe, Surroundings, unobserved, wall_clock
+from streamdp.service.life import Clock, Observe, Surroundings, check_sizes, unobserved, wall_clock
 from streamdp.service.settings import LoopSettings, OnHalt
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import ON_ITS_WAY, Reason, Status, View
-from streamdp.service.worker import Worker, check_sizes
+from streamdp.service.worker import Worker
 
 _TURNS = 4
 """Turns of the event loop that other tasks get before a batch is applied; each costs microseconds.
@@ -96,10 +96,7 @@ class Service:
         try:
             if await self._join():
                 for spec in self._specs.values():
-                    if isinstance(spec, AssemblySpec):
-                        check_event_sizes(spec, self._transport)
-                    else:
-                        check_sizes(spec, self._transport)
+                    check_sizes(spec, self._transport)
                 self._log.info("joined", streams=sorted(self._specs))
                 if ready is not None:
                     ready()

@@ -80,7 +80,7 @@ from streamdp.wire.state import (
 )
 
 if TYPE_CHECKING:
-    from streamdp.service.assembling.spec import AssemblySpec
+    from streamdp.service.assembly_spec import AssemblySpec
 
 _NONE = Fraction(0)
 

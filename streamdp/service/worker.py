@@ -18,8 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from streamdp.core.errors import InvalidConfig
-from streamdp.ports import Partition, Records, Transport
+from streamdp.ports import Partition, Records
 from streamdp.service.allocation import without_collecting
 from streamdp.service.batches import DecodedRecords
 from streamdp.service.input_fingerprint import read_proof
@@ -27,7 +26,6 @@ from streamdp.service.life import Life, Surroundings
 from streamdp.service.protocol import PartitionWork, Restoring
 from streamdp.service.saved_entries import SavedEntries
 from streamdp.service.spec import StreamSpec
-from streamdp.service.taking import epochs_of_no_partition, scope
 from streamdp.service.view import Status
 
 _TOLD_SECONDS = 2.0
@@ -128,21 +126,13 @@ class Worker:
 
     async def _take(self) -> PartitionWork:
         around = self._around
-        check_sizes(self._spec, around.transport)
-        self.life.taking()
+        self.life.taking(self._spec)
         report = self._teller("partition_taking")
         with without_collecting():
             entries = SavedEntries(
                 self._spec, self.partition, told=lambda entries: report(entries=entries)
             )
-            taken = await around.transport.take(self.partition, entries=entries)
-            unused = epochs_of_no_partition(self._spec, taken.partitions)
-            if unused is not None and self.partition.number == 0:  # one line for all partitions
-                around.log.warning("partition_epochs_unused", stream=self._spec.name, detail=unused)
-            self.life.taken(taken)
-            by_others = await around.by_others(
-                self._spec.name, scope(self._spec, self.partition, taken)
-            )
+            taken, by_others = await self.life.take(self._spec, entries=entries)
             apart = entries.entered > INLINE_ENTRIES
             restore = partial(Restoring, self._spec, self.partition, taken, by_others=by_others)
             restoring = await asyncio.to_thread(restore) if apart else restore()
@@ -237,20 +227,4 @@ class Worker:
         return max(
             max(position - point.next_offset, beyond) / settings.most_waiting,
             work.unrecorded * work.bytes_a_line / settings.most_waiting_bytes,
-        )
-
-
-def check_sizes(spec: StreamSpec, transport: Transport) -> None:
-    """Refuse a stream with values too large for a commit, which would fail for what it drew.
-
-    Sizes are the worst case over all draws, so this says nothing of any draw (P5).
-    """
-    largest = transport.largest_value(spec.name)
-    if spec.largest_value > largest:
-        raise InvalidConfig(
-            f"streams.{spec.name}",
-            "its largest value does not fit; use fewer actions, or shorter names or keys",
-            expected=f"≤ {largest} bytes, what the topics that it writes to take"
-            " (Kafka: max.message.bytes; `streamdp topics check` says of which)",
-            got=spec.largest_value,
         )

@@ -55,7 +55,7 @@ def test_from_clicks_to_a_policy_through_kills(shop: Shop, call: Call) -> None:
     assert (pair["highest"], pair["assembled_into"]) == ("1", [f"{shop.app}.events"])
     looked = call("doctor", "--sample", "200")
     assert looked.code in (0, 1), looked.err  # garbage among the newest is a problem
-    assert "partition join/0: state: at request" in looked.out
+    assert "partition join/0: state: at record" in looked.out
     assert f"keys of {shop.app}.requests and {shop.app}.outcomes: 4, each in one" in looked.out
 
 

@@ -16,7 +16,7 @@ from streamdp.assembly.rules import Combine, Rules
 from streamdp.core.errors import TransportLost
 from streamdp.ports import Headers, Key, Partition, StreamTopics, Value, Written
 from streamdp.service.assembling.partition import PartitionAssembly
-from streamdp.service.assembling.spec import AssemblySpec
+from streamdp.service.assembly_spec import AssemblySpec
 from streamdp.service.settings import Start
 from streamdp.testing.broker import Borrowed
 from streamdp.testing.faults import Dice

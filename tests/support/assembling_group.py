@@ -6,7 +6,7 @@ import asyncio
 from fractions import Fraction
 
 from streamdp.ports import Written, no_fault
-from streamdp.service.assembling.spec import AssemblySpec
+from streamdp.service.assembly_spec import AssemblySpec
 from streamdp.service.charges_by_others import alone
 from streamdp.service.loop import Service
 from streamdp.service.settings import LoopSettings

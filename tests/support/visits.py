@@ -20,7 +20,7 @@ from streamdp.ports import (
     no_fault,
 )
 from streamdp.service.assembling.partition import PartitionAssembly
-from streamdp.service.assembling.spec import AssemblySpec
+from streamdp.service.assembly_spec import AssemblySpec
 from streamdp.service.settings import Start
 from streamdp.testing.faults import Dice
 from streamdp.testing.memory import MemoryTechnology, MemoryTransport

@@ -8,7 +8,7 @@ or not; no digest is ever logged or shown, and no message has an offset of an ou
 from __future__ import annotations
 
 from streamdp.ports import PairedTransport, Partition, Records, Taken
-from streamdp.service.assembling.spec import AssemblySpec
+from streamdp.service.assembly_spec import AssemblySpec
 from streamdp.service.input_fingerprint import (
     InputFingerprint,
     Newest,

@@ -61,7 +61,7 @@ from streamdp.ports import (
     Written,
 )
 from streamdp.service.assembling.fingerprints import Inputs
-from streamdp.service.assembling.spec import LONGEST_KEY, AssemblySpec
+from streamdp.service.assembly_spec import LONGEST_KEY, AssemblySpec
 from streamdp.service.charges_by_others import ALONE, ChargesByOthers
 from streamdp.service.course import Course
 from streamdp.service.life import Observe, unobserved

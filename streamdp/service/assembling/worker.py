@@ -15,12 +15,10 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from streamdp.core.errors import InvalidConfig
-from streamdp.ports import PairedTransport, Partition, Records, Transport
+from streamdp.ports import PairedTransport, Partition, Records
 from streamdp.service.assembling.partition import PartitionAssembly
-from streamdp.service.assembling.spec import AssemblySpec
+from streamdp.service.assembly_spec import AssemblySpec
 from streamdp.service.life import Life, Surroundings
-from streamdp.service.taking import scope
 from streamdp.service.view import Status
 
 
@@ -95,19 +93,15 @@ class AssemblyWorker:
 
     async def _take(self) -> PartitionAssembly:
         around, transport = self._around, self._around.transport
-        check_event_sizes(self._spec, transport)
+        self.life.taking(self._spec)
         assert isinstance(transport, PairedTransport), "looked at there"
-        self.life.taking()
-        taken = await transport.take(self.partition)
-        self.life.taken(taken)
+        taken, by_others = await self.life.take(self._spec)
         work = PartitionAssembly(
             self._spec,
             self.partition,
             taken,
             transport,
-            by_others=await around.by_others(
-                self._spec.name, scope(self._spec, self.partition, taken)
-            ),
+            by_others=by_others,
             observe=around.observe,
             clock=around.clock,
         )
@@ -153,21 +147,3 @@ class AssemblyWorker:
             events=work.events,
         )
         self.life.look()
-
-
-def check_event_sizes(spec: AssemblySpec, transport: Transport) -> None:
-    """Refuse an assembly whose values this transport cannot hold, or that it cannot run at all."""
-    where = f"assemblies.{spec.name}"
-    if not isinstance(transport, PairedTransport):
-        kind = type(transport).__name__
-        raise InvalidConfig(
-            where, "needs two inputs", expected="a transport that pairs them", got=kind
-        )
-    largest = transport.largest_value(spec.name)
-    if spec.largest_value > largest:
-        raise InvalidConfig(
-            where,
-            "its largest value does not fit",
-            expected=f"≤ {largest} bytes, what the topics that it writes to take",
-            got=spec.largest_value,
-        )

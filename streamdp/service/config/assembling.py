@@ -25,7 +25,7 @@ from streamdp.assembly.rules import Rules
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import NO_ARM
 from streamdp.ports import StreamTopics
-from streamdp.service.assembling.spec import AssemblySpec
+from streamdp.service.assembly_spec import AssemblySpec
 from streamdp.service.config.streams import Stream
 from streamdp.service.config.tables import AssemblyTable, FormatTable, PersonsTable, options_for
 from streamdp.wire.formats import ContentFormat, Holds, configure, factory_of

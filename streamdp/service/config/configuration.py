@@ -35,7 +35,7 @@ from streamdp.service.config.tables import Tables
 from streamdp.service.settings import LoopSettings, Pace
 
 if TYPE_CHECKING:
-    from streamdp.service.assembling.spec import AssemblySpec
+    from streamdp.service.assembly_spec import AssemblySpec
     from streamdp.service.spec import StreamSpec
 
 TRANSPORTS = "streamdp.transports"
