@@ -7,7 +7,8 @@ A record key is text if it is UTF-8, null if it is null, and otherwise an object
 from __future__ import annotations
 
 import json
-from base64 import b64decode, b64encode
+from base64 import b64encode
+from binascii import a2b_base64
 from math import isfinite
 from typing import Literal, TypeVar
 
@@ -30,7 +31,7 @@ class Bytes(Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         """Refuse other text: whoever decodes JSON is told where it stands."""
-        b64decode(self.base64, validate=True)
+        a2b_base64(self.base64, strict_mode=True)
 
 
 WireKey = str | None | Bytes
@@ -174,7 +175,7 @@ def read_key(key: WireKey) -> Key:
     """The record key behind `written_key`'s form."""
     if key is None:
         return None
-    return key.encode() if isinstance(key, str) else b64decode(key.base64)
+    return key.encode() if isinstance(key, str) else a2b_base64(key.base64)
 
 
 def asked_of(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
