@@ -22,12 +22,59 @@ if TYPE_CHECKING:
 
 def served(ready: Prepared, *, work: Work, allowed: Seeds) -> ExitCode:
     """Run to the end; log the error that ended it, without anything from content."""
-    from streamdp.service.process import log_of, piped_by_default
+    import asyncio
+    import signal
 
-    log = log_of(ready.configuration)
-    if piped_by_default(ready.configuration):
+    from streamdp.core.errors import StreamdpError
+    from streamdp.service.event_log import where_raised
+    from streamdp.service.process import log_of, piped_by_default, run
+    from streamdp.service.run import TransportRefuses, run_service
+
+    log: EventLog = log_of(ready.configuration)
+    piped = piped_by_default(ready.configuration)
+    if piped:
         log = Plain(log)
-    return _served(ready, log=log, work=work, allowed=allowed)
+    begun: list[Running] = []
+
+    @asynccontextmanager
+    async def begins(running: Running) -> AsyncIterator[None]:
+        """Notice the process like a face; show nothing."""
+        begun.append(running)
+        yield
+
+    async def serve() -> ExitCode:
+        try:
+            reason = await run_service(
+                ready.configuration,
+                technology=ready.technology,
+                log=log,
+                observers=[begins, *ready.observers],
+                seeds=allowed,
+                work=work,
+            )
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, _too_late)
+        return code_of_halt(reason)
+
+    try:
+        return run(serve, log=log)
+    except asyncio.CancelledError:
+        return ExitCode.CUT_OFF
+    except StreamdpError as error:
+        code = ExitCode.TRANSPORT if isinstance(error, TransportRefuses) else code_of(error)
+        if piped and not any(running.joined.is_set() for running in begun):  # a failed start
+            complain(error)
+        log.error("failed", detail=str(error), exit_code=int(code))
+        return code
+    except Exception as error:
+        kind = type(error).__name__
+        log.error("failed", detail=kind, where=where_raised(error), exit_code=int(ExitCode.WRONG))
+        return ExitCode.WRONG
+
+
+def _too_late(*_: object) -> None:
+    """Change nothing: the work has ended, and the exit code says how."""
 
 
 class Plain:
@@ -59,68 +106,3 @@ class Plain:
             why = why.removeprefix(f"{where}: ")
             complain(f"{where} is halted ({fields.get('reason')}): {why}")
         return self._log.error(event, **fields)
-
-
-def _served(ready: Prepared, *, log: EventLog, work: Work, allowed: Seeds) -> ExitCode:
-    """Run to the end; log the error that ended it, without anything from content."""
-    import asyncio
-    import signal
-
-    from streamdp.core.errors import StreamdpError
-    from streamdp.service.event_log import where_raised
-    from streamdp.service.process import piped_by_default, run
-    from streamdp.service.run import TransportRefuses, run_service
-
-    start = _Start()
-
-    async def serve() -> ExitCode:
-        try:
-            reason = await run_service(
-                ready.configuration,
-                technology=ready.technology,
-                log=log,
-                observers=[start.observer, *ready.observers],
-                seeds=allowed,
-                work=work,
-            )
-        finally:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, _too_late)
-        return code_of_halt(reason)
-
-    try:
-        return run(serve, log=log)
-    except asyncio.CancelledError:
-        return ExitCode.CUT_OFF
-    except StreamdpError as error:
-        code = ExitCode.TRANSPORT if isinstance(error, TransportRefuses) else code_of(error)
-        if start.failed and piped_by_default(ready.configuration):
-            complain(error)
-        log.error("failed", detail=str(error), exit_code=int(code))
-        return code
-    except Exception as error:
-        kind = type(error).__name__
-        log.error("failed", detail=kind, where=where_raised(error), exit_code=int(ExitCode.WRONG))
-        return ExitCode.WRONG
-
-
-def _too_late(*_: object) -> None:
-    """Change nothing: the work has ended, and the exit code says how."""
-
-
-class _Start:
-    """Knows whether the service has reached its transport; errors before that fail the start."""
-
-    def __init__(self) -> None:
-        self._running: Running | None = None
-
-    @property
-    def failed(self) -> bool:
-        """Whether an error now is a failed start."""
-        return self._running is None or not self._running.joined.is_set()
-
-    @asynccontextmanager
-    async def observer(self, running: Running) -> AsyncIterator[None]:
-        """Notice the process like a face; show nothing."""
-        self._running = running
-        yield

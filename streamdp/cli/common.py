@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from streamdp.service.config import Configuration, Seeds
     from streamdp.service.run import Observer
     from streamdp.service.spec import StreamSpec
+    from streamdp.wire.lines import PublishedLine
 
 T = TypeVar("T")
 
@@ -169,6 +170,19 @@ def wait_for(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
     with reaching():
         return asyncio.run(work())
+
+
+async def actions_of(
+    technology: Technology, topics: StreamTopics, *, follow: bool = False
+) -> AsyncIterator[PublishedLine]:
+    """The lines of a stream's actions topic: those that are there, or also those that come."""
+    from streamdp.ports import closing
+    from streamdp.wire.published import decode_published
+
+    async with closing(technology.publications()) as publications:
+        async for batch in publications.actions(topics, follow=follow):
+            for record in batch:
+                yield decode_published(record.value)
 
 
 def print_json(value: object) -> None:

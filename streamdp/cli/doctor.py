@@ -78,53 +78,42 @@ async def _look(
     quarantine: int | None,
 ) -> list[Finding]:
     """Run the checks in order; stop where the next one would make no sense."""
-    from streamdp.service.diagnosis import (
-        are_good,
-        in_several_partitions,
-        partitions,
-        quarantined,
-        records,
-        retired,
-        schemas,
-        there,
-    )
+    from streamdp.ports import closing
+    from streamdp.service import diagnosis
     from streamdp.service.ledgers import Ledgers
 
-    tools, published = technology.administrator(), technology.publications()
-    try:
+    async with (
+        closing(technology.administrator()) as tools,
+        closing(technology.publications()) as published,
+    ):
         findings = {finding.subject: finding for finding in await tools.probe(())}
-        if not are_good(findings.values()):
+        if not diagnosis.are_good(findings.values()):
             return list(findings.values())
         findings |= {finding.subject: finding for finding in await tools.check(streams)}
-        written = _written_by_serve(configuration, streams)
-        for finding in await tools.probe(there(streams, findings), written=written):
+        there, written = diagnosis.there(streams, findings), _written(configuration, streams)
+        for finding in await tools.probe(there, written=written):
             findings.setdefault(finding.subject, finding)  # a problem that the check found stays
-        if not are_good(findings.values()):
-            return list(findings.values())
         looked = list(findings.values())
+        if not diagnosis.are_good(looked):
+            return looked
         ledgers = Ledgers(configuration, technology)
         looked += await _assemblies(configuration, tools, streams, ledgers, sample)
         for topics in streams:
             if topics.output:
                 continue
             spec = configuration.spec(topics.stream, seeds=seeds(True))
-            looked += await schemas(spec.format.source)
-            looked += await partitions(tools, spec, ledgers.by_others)
-            looked.append(await in_several_partitions(published, topics, epoch=spec.epoch))
+            looked += await diagnosis.schemas(spec.format.source)
+            looked += await diagnosis.partitions(tools, spec, ledgers.by_others)
+            keys = await diagnosis.in_several_partitions(published, topics, epoch=spec.epoch)
+            looked.append(keys)
             if sample is not None:
-                looked += await records(tools, topics, format_=spec.format, count=sample)
+                looked += await diagnosis.records(tools, topics, format_=spec.format, count=sample)
             if quarantine is not None:
-                looked += await quarantined(tools, topics, count=quarantine)
-        looked += retired(await ledgers.retired(), alone=ledgers.without_state)
-    finally:
-        await tools.close()
-        await published.close()
-    return looked
+                looked += await diagnosis.quarantined(tools, topics, count=quarantine)
+        return looked + diagnosis.retired(await ledgers.retired(), alone=ledgers.without_state)
 
 
-def _written_by_serve(
-    configuration: Configuration, streams: Sequence[StreamTopics]
-) -> Sequence[str]:
+def _written(configuration: Configuration, streams: Sequence[StreamTopics]) -> Sequence[str]:
     """The topics of requests and outcomes that `serve` writes to, of these assemblies."""
     if not configuration.tables.http.rank_and_reward:
         return []

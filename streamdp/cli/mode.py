@@ -13,6 +13,7 @@ from streamdp.cli.common import (
     AsJson,
     Config,
     SingleBroker,
+    actions_of,
     chosen,
     load,
     opened,
@@ -98,14 +99,9 @@ async def _publish(technology: Technology, topics: StreamTopics, switch: Switch)
 
 async def _published(technology: Technology, topics: StreamTopics) -> ModeLine | None:
     """The newest line of the stream itself, if there is one."""
-    from streamdp.ports import closing
     from streamdp.wire.lines import ModeLine
-    from streamdp.wire.published import decode_published
 
     newest = None
-    async with closing(technology.publications()) as publications:
-        async for batch in publications.actions(topics, follow=False):
-            for record in batch:
-                line = decode_published(record.value)
-                newest = line if isinstance(line, ModeLine) else newest
+    async for line in actions_of(technology, topics):
+        newest = line if isinstance(line, ModeLine) else newest
     return newest

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,6 +13,7 @@ from streamdp.cli.common import (
     Config,
     OneStream,
     SingleBroker,
+    actions_of,
     chosen,
     load,
     opened,
@@ -21,9 +21,12 @@ from streamdp.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from streamdp.ports import Published, StreamTopics, Technology
+    from collections.abc import Callable
+
+    from streamdp.ports import StreamTopics, Technology
     from streamdp.wire.lines import InForce, PublishedLine
 
+    Show = Callable[[PublishedLine], bool]
 
 MOST_TOLD = 3
 """Actions of a policy that a line shows."""
@@ -53,46 +56,55 @@ def watch(
     configuration = load(config)
     topics = chosen(configuration, stream)
     technology = opened(configuration, single_broker)
-    printer = _Printer(frozenset(key or ()), as_json)
+    wanted = frozenset(key or ())
+
+    def show(line: PublishedLine) -> bool:
+        """Print a line at once, if it was asked for; the stream's own always."""
+        from streamdp.wire.lines import ModeLine, key_bytes
+
+        of_stream = isinstance(line, ModeLine)
+        name = None if isinstance(line, ModeLine) else key_bytes(line)
+        if wanted and not of_stream and not any(is_asked(name, one) for one in wanted):
+            return False
+        if as_json:
+            import msgspec
+
+            typer.echo(msgspec.json.encode(line))
+        else:
+            typer.echo(_in_words(line))
+        return True
+
     try:
-        wait_for(lambda: _once(technology, topics, printer) if once
-                 else _follow(technology, topics, printer))  # fmt: skip
+        wait_for(lambda: (_once if once else _follow)(technology, topics, show))
     except KeyboardInterrupt:
         return
 
 
-async def _follow(technology: Technology, topics: StreamTopics, printer: _Printer) -> None:
-    from streamdp.ports import closing
-
-    async with closing(technology.publications()) as publications:
-        async for batch in publications.actions(topics, follow=True):
-            for line in _lines(batch):
-                printer.show(line)
+async def _follow(technology: Technology, topics: StreamTopics, show: Show) -> None:
+    async for line in actions_of(technology, topics, follow=True):
+        show(line)
 
 
-async def _once(technology: Technology, topics: StreamTopics, printer: _Printer) -> None:
+async def _once(technology: Technology, topics: StreamTopics, show: Show) -> None:
     """Each key's action in force: of the latest epoch, then most slots, then lowest partition.
 
     Before them the stream's mode, unless it is live.
     """
-    from streamdp.ports import closing
     from streamdp.wire.lines import ModeLine, key_bytes
 
     latest: dict[tuple[bytes | None, int], InForce] = {}
     mode = None
-    async with closing(technology.publications()) as publications:
-        async for batch in publications.actions(topics, follow=False):
-            for line in _lines(batch):
-                if isinstance(line, ModeLine):
-                    mode = line
-                else:
-                    latest[key_bytes(line), line.partition] = line
+    async for line in actions_of(technology, topics):
+        if isinstance(line, ModeLine):
+            mode = line
+        else:
+            latest[key_bytes(line), line.partition] = line
     lines: dict[bytes | None, InForce] = {}
-    for (name, _), line in sorted(latest.items(), key=lambda item: _rank(item[1]), reverse=True):
-        lines.setdefault(name, line)
+    for (name, _), of_key in sorted(latest.items(), key=lambda item: _rank(item[1]), reverse=True):
+        lines.setdefault(name, of_key)
     if mode is not None and not mode.live:
-        printer.show(mode)
-    shown = [printer.show(lines[name]) for name in sorted(lines, key=lambda key: key or b"")]
+        show(mode)
+    shown = [show(lines[name]) for name in sorted(lines, key=lambda key: key or b"")]
     if not any(shown):
         typer.echo("nothing is published of what was asked for", err=True)
 
@@ -101,53 +113,16 @@ def _rank(line: InForce) -> tuple[int, int, int]:
     return line.epoch, line.stop, -line.partition
 
 
-def _lines(batch: Sequence[Published]) -> list[PublishedLine]:
-    from streamdp.wire.published import decode_published
+def _in_words(line: PublishedLine) -> str:
+    """A line as text; of a policy its likeliest actions."""
+    from streamdp.client.table import names_of
+    from streamdp.core.evidence.policy import PARTS, policy_of
+    from streamdp.wire.lines import ModeLine, PolicyLine, from_base64, key_bytes
 
-    return [decode_published(record.value) for record in batch]
-
-
-class _Printer:
-    """Prints the lines of the keys that were asked for."""
-
-    def __init__(self, keys: frozenset[str], as_json: bool) -> None:
-        self._keys = keys
-        self._as_json = as_json
-
-    def show(self, line: PublishedLine) -> bool:
-        """Print a line at once, if it was asked for; the stream's own always."""
-        from streamdp.wire.lines import ModeLine, key_bytes
-
-        key = None if isinstance(line, ModeLine) else key_bytes(line)
-        if (
-            self._keys
-            and not isinstance(line, ModeLine)
-            and not any(is_asked(key, asked) for asked in self._keys)
-        ):
-            return False
-        if self._as_json:
-            import msgspec
-
-            typer.echo(msgspec.json.encode(line))
-            return True
-        if isinstance(line, ModeLine):
-            used = "each key's own action" if line.live else "the fallback action"
-            typer.echo(f"since {line.at:%Y-%m-%dT%H:%M:%SZ} all readers use {used}")
-            return True
-        text = self._in_words(line)
-        typer.echo(
-            f"{key_word(key):<24} {text:<24} block {line.block}, in force from slot {line.stop}"
-        )
-        return True
-
-    def _in_words(self, line: InForce) -> str:
-        """The action in force, or the likeliest ones of a policy."""
-        from streamdp.client.table import names_of
-        from streamdp.core.evidence.policy import PARTS, policy_of
-        from streamdp.wire.lines import PolicyLine, from_base64
-
-        if not isinstance(line, PolicyLine):
-            return word(line.action)
+    if isinstance(line, ModeLine):
+        used = "each key's own action" if line.live else "the fallback action"
+        return f"since {line.at:%Y-%m-%dT%H:%M:%SZ} all readers use {used}"
+    if isinstance(line, PolicyLine):
         names = names_of(line, salt="")
         actions, cells = names.actions, names.cells
         parts = from_base64(line.policy, "policy")
@@ -155,4 +130,8 @@ class _Printer:
         means = policies.sum(axis=0, dtype="int64") / (cells * PARTS)  # of its cells, all alike
         likeliest = means.argsort(kind="stable")[::-1][:MOST_TOLD].tolist()
         text = ", ".join(f"{word(actions[arm])} {means[arm]:.1%}" for arm in likeliest)
-        return text if cells == 1 else f"{text} on average over {cells} cells"
+        text += "" if cells == 1 else f" on average over {cells} cells"
+    else:
+        text = word(line.action)
+    name = key_word(key_bytes(line))
+    return f"{name:<24} {text:<24} block {line.block}, in force from slot {line.stop}"
