@@ -17,7 +17,9 @@ from tests.support.asking import free_port
 from tests.support.calling import Streamdp, written
 
 
-def test_does_check_refuse_what_run_would(tmp_path: Path, streamdp: Streamdp) -> None:
+def test_does_check_refuse_what_run_would(
+    tmp_path: Path, streamdp: Streamdp, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Everything that a listener reads, by one code path; what is right is accepted."""
     token = tmp_path / "token"
     token.write_text("a token of some length")
@@ -49,6 +51,12 @@ def test_does_check_refuse_what_run_would(tmp_path: Path, streamdp: Streamdp) ->
         for command in ("check", "run"):
             ended = streamdp(command, "-c", str(path))
             assert (ended.code, message in ended.err) == (2, True), (command, http, ended.err)
+            assert f"streamdp: {path}: " in ended.err
+    path.write_text(text + operations)
+    monkeypatch.setenv("STREAMDP__OPERATIONS__TOKEN_FILE", "/none")
+    named = streamdp("check", "-c", str(path)).err
+    assert named.startswith("streamdp: STREAMDP__OPERATIONS__TOKEN_FILE: cannot be read; expected")
+    monkeypatch.undo()
     operator = f'operator_listen = "127.0.0.1:1"\noperator_token_file = "{token}"\n'
     path.write_text(f'{text}{listen}token_file = "{token}"\n{operations}{operator}')
     checked = streamdp("check", "-c", str(path))

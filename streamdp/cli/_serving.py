@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
-from streamdp.core.errors import InvalidConfig
+from streamdp.cli.common import refuse
 
 if TYPE_CHECKING:
     from streamdp.service.config import Configuration
@@ -19,17 +19,15 @@ if TYPE_CHECKING:
 
 def serve_as_child(configuration: Configuration, *, single_broker: bool) -> Observer:
     """A face that runs `streamdp serve` with the same configuration for as long as it lasts."""
-    listen = configuration.tables.http.listen
-    if listen is None:
-        raise InvalidConfig(
-            "http.listen", "missing", expected="host:port to serve at", got="nothing"
-        )
-    operations = configuration.tables.operations
     from streamdp.service.listeners import check_apart
 
-    for name in ("listen", "operator_listen"):
-        if (address := getattr(operations, name)) is not None:
-            check_apart(listen, address, where=f"operations.{name}")
+    listen, operations = configuration.tables.http.listen, configuration.tables.operations
+    with configuration.placed():
+        if listen is None:
+            refuse("http.listen", "missing", "host:port to serve at", "nothing")
+        for name in ("listen", "operator_listen"):
+            if (address := getattr(operations, name)) is not None:
+                check_apart(listen, address, where=f"operations.{name}")
 
     def observer(running: Running) -> AbstractAsyncContextManager[Observe | None]:
         return _child(running, single_broker=single_broker)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from streamdp.cli.common import DEFAULT_CONFIG, Config, SingleBroker, load, opened, reaching
+from streamdp.cli.common import DEFAULT_CONFIG, Config, SingleBroker, load, opened, reaching, refuse
 
 
 def register(app: typer.Typer) -> None:
@@ -32,7 +32,6 @@ def serve(
 
     Example: streamdp serve --config streamdp.toml
     """
-    from streamdp.core.errors import InvalidConfig
     from streamdp.serve.knowledge import Bounds, Knowledge
     from streamdp.serve.listener import Limits, bound
     from streamdp.serve.process import serve
@@ -48,11 +47,10 @@ def serve(
 
     configuration = load(config)
     http = configuration.tables.http
-    if http.listen is None:
-        raise InvalidConfig(
-            f"{config}: http.listen", "missing", expected="host:port to serve at", got="nothing"
-        )
-    credentials, topics = serve_credentials(configuration), loop_topics(configuration)
+    with configuration.placed():
+        if http.listen is None:
+            refuse("http.listen", "missing", "host:port to serve at", "nothing")
+        credentials, topics = serve_credentials(configuration), loop_topics(configuration)
     exports = exporter()
     technology, log = opened(configuration, single_broker), log_of(configuration)
     limits = Limits(

@@ -26,7 +26,8 @@ def observers_of(configuration: Configuration) -> Sequence[Observer]:
     if (configuration.tables.http.listen, table.listen, table.operator_listen) != (None,) * 3:
         from streamdp.service.listeners import check_listeners
 
-        check_listeners(configuration)
+        with configuration.placed():
+            check_listeners(configuration)
     if table.listen or table.operator_listen:
         faces.append(_operations)
     if exporter() is not None:
