@@ -171,7 +171,7 @@ def test_each_part_of_a_replay_reports_its_progress(tmp_path: Path) -> None:
     losses = ArrayLog("log", ("a", "b"), np.random.default_rng(1).random((60, 2), np.float32))
     replay_losses(losses, asked, watch=stage)
     assert told == {
-        f"reading {path}, rows": (0, [2]),
+        f"reading {path}, rows": (2, [2]),
         "weighing policies": (1, [0]),
         "playing on records that agree": (1, [0]),
         "playing phases on records that agree, learners": (1, [0]),

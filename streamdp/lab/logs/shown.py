@@ -1,4 +1,4 @@
-"""A log of feedback in memory: each slot's shown action, outcome and propensity.
+"""A log of feedback: each slot's shown action, outcome and propensity.
 
 A slot means what it means live. An unknown action is no arm (`NO_ARM`), an unusable outcome is the
 gain 0 of the arm that was shown, and either takes its slot. Keys, offsets and partitions are those
@@ -8,14 +8,17 @@ number from 0 and the partition is 0, unless columns say otherwise.
 Where the log has contexts, an arm is an action in a cell, as live (`core.evidence.contexts`).
 
 A propensity is the probability with which the shown action was drawn, in (0, 1]; NaN if the log has
-none. A record takes about 50 bytes of memory: ten million take half a gigabyte.
+none. A record takes 28 bytes: in memory where there are few, else in files that are mapped and have
+no names. So nothing may look at whole columns: `chunks` are pieces that fit in memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
+from tempfile import TemporaryFile
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +30,10 @@ from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.grid import UNIT
 from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.lab.replay.cuts import Bench, Rows
+
+CHUNK = 1 << 17  # slots that are looked at together
+_IN_MEMORY = 1 << 24  # bytes of columns
+_COLUMNS = ("row", "offsets", "played", "gain", "pscore")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +60,14 @@ class ShownLog:
     name: str
     actions: tuple[str, ...]
     learners: tuple[tuple[int, Key], ...]  # partition and key, by first appearance
-    row: Ints  # n: the learner of each slot
+    row: NDArray[np.int32]  # n: the learner of each slot
     offsets: Ints
     played: NDArray[np.int32]
-    gain: Ints
+    gain: NDArray[np.int32]
     pscore: Floats
     clipped: int = 0
     contexts: Contexts | None = None
+    before: Ints | None = None  # of a piece of a log: the slots of each learner before it
 
     @property
     def cells(self) -> int:
@@ -80,7 +88,10 @@ class ShownLog:
     @cached_property
     def without_contexts(self) -> ShownLog:
         """The same slots for learners that see no contexts."""
-        return replace(self, played=self.shown.astype(np.int32), contexts=None)
+        gathered = Gathered()
+        for chunk in self.chunks():
+            gathered.add((chunk.shown.astype(np.int32),))
+        return replace(self, played=gathered.columns()[0], contexts=None)
 
     def seen_by(self, learner: PolicyLearner) -> ShownLog:
         """The slots as a learner sees them: by cell, if its arms are those of all cells."""
@@ -92,8 +103,20 @@ class ShownLog:
         """Policies of one key (n × arms) over its cells, weighted by how often each occurred."""
         if self.cells == 1:
             return policies
-        mine = self.cell[(self.row == row) & (self.played != NO_ARM)]
-        return over_cells(policies, np.bincount(mine, minlength=self.cells))
+        counts = np.zeros(self.cells, dtype=np.int64)
+        for chunk in self.chunks():
+            mine = (chunk.row == row) & (chunk.played != NO_ARM)
+            counts += np.bincount(chunk.cell[mine], minlength=self.cells)
+        return over_cells(policies, counts)
+
+    def chunks(self) -> Iterator[ShownLog]:
+        """The slots in pieces that fit in memory, each a log of the same learners."""
+        before = np.zeros(len(self.learners), dtype=np.int64)
+        for first in range(0, self.slots, CHUNK):
+            part = slice(first, first + CHUNK)
+            own: dict[str, Any] = {name: np.array(getattr(self, name)[part]) for name in _COLUMNS}
+            yield replace(self, **own, before=before)
+            before = before + np.bincount(own["row"], minlength=len(self.learners))
 
     @property
     def slots(self) -> int:
@@ -103,23 +126,29 @@ class ShownLog:
     @cached_property
     def born(self) -> Ints:
         """The offset of each learner's first record."""
-        first = np.full(len(self.learners), self.slots, dtype=np.int64)
-        np.minimum.at(first, self.row, np.arange(self.slots))
-        return self.offsets[first]
+        born = np.full(len(self.learners), -1, dtype=np.int64)
+        for chunk in self.chunks():
+            rows, first = np.unique(chunk.row, return_index=True)
+            new = born[rows] < 0
+            born[rows[new]] = chunk.offsets[first[new]]
+        return born
 
     @cached_property
     def counts(self) -> Ints:
         """The number of slots of each learner."""
-        return np.bincount(self.row, minlength=len(self.learners))
+        counts = np.zeros(len(self.learners), dtype=np.int64)
+        for chunk in self.chunks():
+            counts += np.bincount(chunk.row, minlength=len(self.learners))
+        return counts
 
     @cached_property
     def number(self) -> Ints:
         """The number of each slot among those of its learner, from 1."""
-        order = np.argsort(self.row, kind="stable")
-        begins = np.cumsum(self.counts) - self.counts
+        own = np.bincount(self.row, minlength=len(self.learners))
+        order, begins = np.argsort(self.row, kind="stable"), np.cumsum(own) - own
         number = np.empty(self.slots, dtype=np.int64)
         number[order] = np.arange(self.slots) - begins[self.row[order]] + 1
-        return number
+        return number if self.before is None else number + self.before[self.row]
 
     @property
     def reward(self) -> Floats:
@@ -134,15 +163,15 @@ class ShownLog:
         if not kept.any():
             expected = "at least one key within the service's limit"
             raise InvalidConfig(self.name, "keys too long", expected=expected, got="none")
-        mine = kept[self.row]
+        renumbered, gathered = (np.cumsum(kept) - 1).astype(np.int32), Gathered()
+        for chunk in self.chunks():
+            mine = kept[chunk.row]
+            rest = (getattr(chunk, name)[mine] for name in _COLUMNS[1:])
+            gathered.add((renumbered[chunk.row[mine]], *rest))
         return replace(
             self,
             learners=tuple(key for key, of in zip(self.learners, has, strict=True) if of),
-            row=(np.cumsum(kept) - 1)[self.row[mine]],
-            offsets=self.offsets[mine],
-            played=self.played[mine],
-            gain=self.gain[mine],
-            pscore=self.pscore[mine],
+            **_named(gathered),
         )
 
     def rows(self, bench: Bench) -> Rows:
@@ -154,15 +183,18 @@ class ShownLog:
 
     def batches(self) -> Iterator[tuple[int, Batch]]:
         """The slots as batches for the engine: runs of one partition, in order."""
-        partitions = np.array([partition for partition, _ in self.learners])[self.row]
-        starts = np.flatnonzero(np.diff(partitions, prepend=-1)).tolist()
-        for begin, end in zip(starts, [*starts[1:], self.slots], strict=True):
-            part = slice(begin, end)
-            keys = [self.learners[row][1] for row in self.row[part].tolist()]
-            yield (
-                int(partitions[begin]),
-                Batch.of_feedback(keys, self.played[part], self.gain[part], self.offsets[part]),
-            )
+        of = np.array([partition for partition, _ in self.learners])
+        for chunk in self.chunks():
+            partitions = of[chunk.row]
+            starts = np.flatnonzero(np.diff(partitions, prepend=-1)).tolist()
+            for begin, end in zip(starts, [*starts[1:], chunk.slots], strict=True):
+                part = slice(begin, end)
+                keys = [self.learners[row][1] for row in chunk.row[part].tolist()]
+                gain = chunk.gain[part].astype(np.int64)
+                yield (
+                    int(partitions[begin]),
+                    Batch.of_feedback(keys, chunk.played[part], gain, chunk.offsets[part]),
+                )
 
     def __repr__(self) -> str:
         """Show the size, never the content."""
@@ -192,36 +224,60 @@ def joined(
     contexts: Contexts | None = None,
 ) -> ShownLog:
     """A log made of pieces; refused if it is empty."""
-    gathered = _Gathered()
+    gathered, learners, clipped = Gathered(), dict[tuple[int, Key], int](), 0
     for piece in pieces:
-        gathered.add(piece)
-    if not gathered.columns:
-        raise InvalidConfig(name, "empty", expected="at least one record", got="none")
-    row, offsets, played, gain, pscore = map(np.concatenate, zip(*gathered.columns, strict=True))
-    learners = tuple(gathered.learners)
-    return ShownLog(
-        name, actions, learners, row, offsets, played, gain, pscore, gathered.clipped, contexts
-    )
-
-
-@dataclass(slots=True)
-class _Gathered:
-    """Columns of the pieces so far."""
-
-    learners: dict[tuple[int, Key], int] = field(default_factory=dict)
-    columns: list[tuple[NDArray[np.generic], ...]] = field(default_factory=list)
-    clipped: int = 0
-
-    def add(self, piece: Piece) -> None:
-        if not len(piece.keys):
-            return
         keys, index = numbered(piece.keys)
-        rows = [
-            self.learners.setdefault((piece.partition, key), len(self.learners)) for key in keys
-        ]
-        row = np.array(rows, dtype=np.int64)[index]
-        self.columns.append((row, piece.offsets, piece.played, piece.gain, piece.pscore))
-        self.clipped += piece.clipped
+        rows = [learners.setdefault((piece.partition, key), len(learners)) for key in keys]
+        row, gain = np.array(rows, dtype=np.int32)[index], piece.gain.astype(np.int32)
+        gathered.add((row, piece.offsets, piece.played, gain, piece.pscore))
+        clipped += piece.clipped
+    if not learners:
+        raise InvalidConfig(name, "empty", expected="at least one record", got="none")
+    of = _named(gathered)
+    return ShownLog(name, actions, tuple(learners), **of, clipped=clipped, contexts=contexts)
+
+
+def _named(gathered: Gathered) -> dict[str, Any]:
+    return dict(zip(_COLUMNS, gathered.columns(), strict=True))
+
+
+class Gathered:
+    """Columns that grow: in memory while they are short, then in files without names."""
+
+    __slots__ = ("_files", "_held", "_size")
+
+    def __init__(self) -> None:
+        self._held: list[tuple[NDArray[Any], ...]] = []
+        self._size = 0
+        self._files: list[IO[bytes]] = []
+
+    def add(self, columns: tuple[NDArray[Any], ...]) -> None:
+        """Add rows, of the same types as before."""
+        self._held.append(columns)
+        self._size += sum(column.nbytes for column in columns)
+        if self._size > _IN_MEMORY:
+            self._spill()
+
+    def columns(self) -> tuple[NDArray[Any], ...]:
+        """All rows: arrays, or views of mapped files, which last as long as these."""
+        if not self._files:
+            return tuple(map(np.concatenate, zip(*self._held, strict=True)))
+        kinds = [column.dtype for column in self._held[-1]]
+        self._spill()
+        mapped = []
+        for file, kind in zip(self._files, kinds, strict=True):
+            with file:
+                file.flush()
+                mapped.append(np.memmap(file, kind, "r"))
+        return tuple(mapped)
+
+    def _spill(self) -> None:
+        if not self._files:
+            self._files = [TemporaryFile() for _ in self._held[0]]  # noqa: SIM115 - see `columns`
+        for file, columns in zip(self._files, zip(*self._held, strict=True), strict=True):
+            for column in columns:
+                file.write(np.ascontiguousarray(column).data)
+        self._held, self._size = [tuple(column[:0] for column in self._held[-1])], 0
 
 
 def arms_of(actions: Sequence[str], shown: Iterable[object]) -> NDArray[np.int32]:
@@ -242,13 +298,11 @@ def arms_of(actions: Sequence[str], shown: Iterable[object]) -> NDArray[np.int32
 
 
 def with_positions(keys: Sequence[Key], positions: Sequence[int | None]) -> Sequence[Key]:
-    """Keys with their position, if there are several: each position learns apart.
+    """Keys with their position, where there are several: each position learns apart.
 
     >>> with_positions([b"fr", None], [1, 2])
     [b'fr at position 1', b'position 2']
     """
-    if len(set(positions)) < 2:
-        return keys
     named = []
     for key, position in zip(keys, positions, strict=True):
         text = b"position %d" % position if position is not None else b"no position"

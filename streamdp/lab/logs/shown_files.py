@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,8 @@ from numpy.typing import NDArray
 from streamdp.core.events import NO_ARM, Key
 from streamdp.core.evidence.contexts import OTHER, Contexts, level
 from streamdp.core.grid import as_float32, centred_gains
-from streamdp.lab.logs import ReadOptions, need_pyarrow
+from streamdp.lab.logs import LINES, TABLES, ReadOptions, need_pyarrow
+from streamdp.lab.logs.lines import lines_of
 from streamdp.lab.logs.log import numbered_actions, wrong
 from streamdp.lab.logs.shown import (
     Piece,
@@ -42,7 +43,7 @@ from streamdp.lab.logs.shown import (
 )
 from streamdp.lab.logs.stages import Watch, unwatched
 
-LINES, CSV = (".ndjson", ".jsonl"), ".csv"
+CSV = ".csv"
 
 ACTION, PSCORE, POSITION, KEY = "action", "pscore", "position", "key"
 CONTENTS = ("reward", "loss")
@@ -68,7 +69,7 @@ def holds_feedback(path: Path, names: Names = {}) -> bool:  # noqa: B006 - never
     kind = path.suffix.lower()
     if kind in LINES:
         return names.get(ACTION, ACTION) in _first_line(path)
-    if kind in (CSV, ".parquet", ".arrow", ".feather", ".ipc"):
+    if kind in TABLES:
         columns = set(_arrow_names(path))
         contents = {names.get(name, name) for name in CONTENTS}
         return names.get(ACTION, ACTION) in columns and bool(columns & contents)
@@ -83,33 +84,143 @@ def open_file(
     fields: Fields = None,
     watch: Watch = unwatched,
 ) -> ShownLog:
-    """The log in a file."""
+    """The log in a file, which is read twice where it says its actions, places or levels itself."""
     called = {name: names.get(name, name) for name in COLUMNS}
     if fields is not None:
         called |= _called(fields, names)
-    table = _read(path, how, called, watch)
-    content = _content(str(path), table, called)
-    row = "line" if path.suffix.lower() in LINES else "row"
-    where = _Where(str(path), row, table.get("line"))
-    actions = _actions(table[ACTION], how, where)
-    contexts = None if fields is None else _declared(fields, table, called, where)
-    return joined(
-        str(path), actions, _pieces(table, actions, content, contexts, how, where), contexts
-    )
+    seen = _Seen.of(path, how, called, fields, watch)
+    content = seen.content(called)
+    actions = seen.actions(how)
+    contexts = None if fields is None else seen.declared(fields, called)
+
+    def pieces() -> Iterator[Piece]:
+        for table in _tables(path, how, called, watch):
+            whole, several = seen.filled(table), len(seen.places) > 1
+            yield from _pieces(whole, actions, content, contexts, how, several)
+
+    return joined(str(path), actions, pieces(), contexts)
 
 
 def open_cells(
     path: Path, how: ReadOptions, fields: Contexts | tuple[str, ...], names: Names, watch: Watch
 ) -> tuple[SlotCells, tuple[str, ...]]:
     """The cell of each row of a file of losses, and the columns that say them."""
-    if path.suffix.lower() not in (*LINES, ".parquet", ".arrow", ".feather", ".ipc"):
-        expected = ".ndjson, .jsonl, .parquet, .arrow or .feather: they have columns"
+    if path.suffix.lower() not in (*LINES, *TABLES):
+        expected = ".ndjson, .jsonl, .parquet, .arrow, .feather or .csv: they have columns"
         raise wrong(str(path), "no contexts", expected=expected, got=path.suffix or "no ending")
     called = _called(fields, names)
-    table = _read(path, how, called, watch)
-    contexts = _declared(fields, table, called, _Where(str(path), "row", None))
-    rows = len(next(column for name, column in table.items() if name in called))
-    return SlotCells(contexts, _cells(contexts, table, rows)), tuple(called.values())
+    seen = _Seen.of(path, how, called, fields, watch)
+    contexts = seen.declared(fields, called)
+    tables = map(seen.filled, _tables(path, how, called, watch))
+    cells = [_cells(contexts, table.columns, len(table)) for table in tables]
+    return SlotCells(contexts, np.concatenate(cells)), tuple(called.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Some rows of a file."""
+
+    file: str
+    columns: Columns
+    rows: range
+    lines: Sequence[int] | None  # the line numbers; None: count rows from 0
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def row(self, at: int) -> str:
+        """The name of a row in messages."""
+        named = f"row {self.rows[at]}" if self.lines is None else f"line {self.lines[at]}"
+        return f"{self.file}: {named}"
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What a file says itself: its columns, actions, places on a slate, and levels."""
+
+    file: str
+    there: set[str] = field(default_factory=set)  # columns, by our names
+    shown: set[object] = field(default_factory=set)
+    places: set[object] = field(default_factory=set)
+    levels: dict[str, set[Any]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, path: Path, how: ReadOptions, called: Names, fields: Fields, watch: Watch) -> _Seen:
+        seen, lines = cls(str(path)), path.suffix.lower() in LINES
+        named = _names_of(fields) if isinstance(fields, tuple) else []
+        asked = {POSITION, *(_OF_FIELD + name for name in named)}
+        asked |= {ACTION} if how.actions is None else set()
+        if not lines:
+            theirs = set(_arrow_names(path))
+            seen.there = {name for name, of in called.items() if of in theirs}
+            called = {name: called[name] for name in seen.there & asked}
+        for table in _tables(path, how, called, watch) if called else ():
+            for name, column in table.columns.items():
+                seen.there.add(name)
+                if name == POSITION:
+                    _check_kind(column, (int, type(None)), POSITION, table)
+                    seen.places.update(column)
+                elif name == ACTION and name in asked:
+                    seen.shown.update(shown for shown in column if isinstance(shown, str | int))
+                elif name in asked:
+                    seen.levels.setdefault(name, set()).update(map(level, column))
+            if lines and POSITION not in table.columns:
+                seen.places.add(None)
+        return seen
+
+    def filled(self, table: _Table) -> _Table:
+        """Rows with all columns that the file has."""
+        nothing = [None] * len(table)
+        return replace(
+            table, columns={name: table.columns.get(name, nothing) for name in self.there}
+        )
+
+    def content(self, called: Names) -> str:
+        """The column of outcomes; refused if there is not exactly one."""
+        contents = [name for name in CONTENTS if name in self.there]
+        if ACTION not in self.there or len(contents) != 1:
+            action, reward, loss = (called[name] for name in (ACTION, *CONTENTS))
+            expected = f"a column `{action}` and one of `{reward}` and `{loss}`, or --columns"
+            got = ", ".join(of for name, of in called.items() if name in self.there)
+            raise wrong(self.file, "no feedback", expected=expected, got=got or "none of these")
+        return contents[0]
+
+    def actions(self, how: ReadOptions) -> tuple[str, ...]:
+        """The actions as given, or all that the file names: numbers up to the largest, or names."""
+        if how.actions is not None:
+            return how.actions
+        named = {name for name in self.shown if isinstance(name, str)}
+        numbers = {of for of in self.shown if isinstance(of, int) and not isinstance(of, bool)}
+        if named and numbers:
+            both = f"{min(named)!r} and {min(numbers)}"
+            raise wrong(self.file, "action", expected="names or numbers", got=both)
+        actions = tuple(sorted(named)) if named else numbered_actions(1 + max(numbers, default=-1))
+        if len(actions) < 2:
+            expected = "2 or more actions in the file, or --actions"
+            raise wrong(self.file, "too few actions", expected=expected, got=len(actions))
+        return actions
+
+    def declared(self, fields: Contexts | tuple[str, ...], called: Names) -> Contexts:
+        """The fields with their levels; refused if the file has no column for one."""
+        named = _names_of(fields)
+        missing = [name for name in named if _OF_FIELD + name not in self.there]
+        if missing and (CONTEXT not in self.there or len(missing) < len(named)):
+            expected = f"a column `{called[_OF_FIELD + missing[0]]}`, or --columns"
+            what = f"no context field {missing[0]}"
+            raise wrong(self.file, what, expected=expected, got="none")
+        if isinstance(fields, Contexts):
+            return fields
+        if missing:
+            expected = "fields with their levels, as JSON or in a configuration"
+            raise wrong(self.file, "levels", expected=expected, got=f"a column `{CONTEXT}`")
+        levels = {}
+        for name in named:
+            values = self.levels[_OF_FIELD + name]
+            if any(isinstance(value, float) for value in values):
+                expected = 'texts or whole numbers, or cuts: {"age": {"cuts": [18, 65]}}'
+                raise wrong(self.file, f"context field {name}", expected=expected, got="fractions")
+            levels[name] = sorted(of for of in values if isinstance(of, str) and of != OTHER)
+        return Contexts.read(levels)
 
 
 def _called(fields: Contexts | tuple[str, ...], names: Names) -> dict[str, str]:
@@ -117,76 +228,15 @@ def _called(fields: Contexts | tuple[str, ...], names: Names) -> dict[str, str]:
     return {CONTEXT: CONTEXT, **{_OF_FIELD + of: names.get(of, of) for of in _names_of(fields)}}
 
 
-def _read(path: Path, how: ReadOptions, called: Names, watch: Watch) -> Columns:
+def _tables(path: Path, how: ReadOptions, called: Names, watch: Watch) -> Iterator[_Table]:
+    """The rows of a file, some thousands at a time."""
     if path.suffix.lower() in LINES:
         return _lines(path, how, called, watch)
     return _arrow_columns(path, called, watch)
 
 
-@dataclass(frozen=True, slots=True)
-class _Where:
-    """The name of a row in messages."""
-
-    file: str
-    kind: str
-    numbers: Sequence[int] | None  # the line numbers; None: count rows from 0
-
-    def row(self, at: int) -> str:
-        return f"{self.file}: {self.kind} {at if self.numbers is None else self.numbers[at]}"
-
-
-def _content(where: str, table: Columns, called: Names) -> str:
-    contents = [name for name in CONTENTS if name in table]
-    if ACTION not in table or len(contents) != 1:
-        action, reward, loss = (called[name] for name in (ACTION, *CONTENTS))
-        expected = f"a column `{action}` and one of `{reward}` and `{loss}`, or --columns"
-        got = ", ".join(called[name] for name in table if name in called) or "none of these"
-        raise wrong(where, "no feedback", expected=expected, got=got)
-    return contents[0]
-
-
-def _actions(shown: Sequence[Any], how: ReadOptions, where: _Where) -> tuple[str, ...]:
-    """The actions as given, or all that the file names: numbers up to the largest, or names."""
-    if how.actions is not None:
-        return how.actions
-    named = {name for name in shown if isinstance(name, str)}
-    numbers = {arm for arm in shown if isinstance(arm, int) and not isinstance(arm, bool)}
-    if named and numbers:
-        both = f"{min(named)!r} and {min(numbers)}"
-        raise wrong(where.file, "action", expected="names or numbers", got=both)
-    actions = tuple(sorted(named)) if named else numbered_actions(1 + max(numbers, default=-1))
-    if len(actions) < 2:
-        expected = "2 or more actions in the file, or --actions"
-        raise wrong(where.file, "too few actions", expected=expected, got=len(actions))
-    return actions
-
-
 def _names_of(fields: Contexts | tuple[str, ...]) -> list[str]:
     return list(fields) if isinstance(fields, tuple) else [field.name for field in fields.fields]
-
-
-def _declared(
-    fields: Contexts | tuple[str, ...], table: Columns, called: Names, where: _Where
-) -> Contexts:
-    """The fields with their levels; refused if the file has no column for one."""
-    named = _names_of(fields)
-    missing = [name for name in named if _OF_FIELD + name not in table]
-    if missing and (CONTEXT not in table or len(missing) < len(named)):
-        expected = f"a column `{called[_OF_FIELD + missing[0]]}`, or --columns"
-        raise wrong(where.file, f"no context field {missing[0]}", expected=expected, got="none")
-    if isinstance(fields, Contexts):
-        return fields
-    if missing:
-        expected = "fields with their levels, as JSON or in a configuration"
-        raise wrong(where.file, "levels", expected=expected, got=f"a column `{CONTEXT}`")
-    levels = {}
-    for name in named:
-        values = {level(value) for value in table[_OF_FIELD + name]}
-        if any(isinstance(value, float) for value in values):
-            expected = 'texts or whole numbers, or cuts: {"age": {"cuts": [18, 65]}}'
-            raise wrong(where.file, f"context field {name}", expected=expected, got="fractions")
-        levels[name] = sorted(of for of in values if isinstance(of, str) and of != OTHER)
-    return Contexts.read(levels)
 
 
 def _cells(contexts: Contexts, table: Columns, n: int) -> NDArray[np.int64]:
@@ -204,20 +254,20 @@ def _cell(contexts: Contexts, written: object) -> int:
 
 
 def _pieces(
-    table: Columns,
+    rows: _Table,
     actions: tuple[str, ...],
     content: str,
     contexts: Contexts | None,
     how: ReadOptions,
-    where: _Where,
+    several: bool,
 ) -> Iterator[Piece]:
-    """The rows, one piece for each run of rows of one partition."""
-    n = len(table[ACTION])
+    """Rows of a file, one piece for each run of rows of one partition."""
+    n, table = len(rows), rows.columns
     played = arms_of(actions, table[ACTION])
     outcome = _numbers(table[content])
     propensity = _numbers(table[PSCORE]) if PSCORE in table else np.full(n, np.nan)
     if how.on_bad == "refuse":
-        _check(played, outcome, propensity if PSCORE in table else None, content, where)
+        _check(played, outcome, propensity if PSCORE in table else None, content, rows)
     if contexts is not None:
         cells = _cells(contexts, table, n)
         played = np.where(played == NO_ARM, NO_ARM, cells * len(actions) + played).astype(np.int32)
@@ -225,12 +275,11 @@ def _pieces(
     outside = np.isfinite(outcome) & ((outcome < 0) | (outcome > 1))
     narrow = as_float32(outcome.reshape(-1, 1), actions=1)[:, 0]
     gain = centred_gains(narrow) if content == "loss" else -centred_gains(narrow)
-    positions = table.get(POSITION) or [None] * n
-    _check_kind(positions, (int, type(None)), POSITION, where)
-    keys = with_positions(_keys(table, n, where), positions)
-    offsets = _whole(table, OFFSET, where)
-    partitions = _whole(table, PARTITION, where)
-    offsets = np.arange(n) if offsets is None else offsets
+    keys = _keys(rows)
+    if several:
+        keys = with_positions(keys, table.get(POSITION) or [None] * n)
+    offsets, partitions = _whole(rows, OFFSET), _whole(rows, PARTITION)
+    offsets = np.arange(rows.rows.start, rows.rows.stop) if offsets is None else offsets
     partitions = np.zeros(n, dtype=np.int64) if partitions is None else partitions
     starts = np.flatnonzero(np.diff(partitions, prepend=-1)).tolist()
     for begin, end in zip(starts, [*starts[1:], n], strict=True):
@@ -251,7 +300,7 @@ def _check(
     outcome: NDArray[np.float64],
     propensity: NDArray[np.float64] | None,
     content: str,
-    where: _Where,
+    where: _Table,
 ) -> None:
     """Refuse the first row that cannot be used."""
     bad = [
@@ -272,25 +321,26 @@ def _numbers(values: Sequence[Any]) -> NDArray[np.float64]:
     return np.array([np.nan if value is None else value for value in plain], dtype=np.float64)
 
 
-def _keys(table: Columns, n: int, where: _Where) -> Sequence[Key]:
-    if KEY not in table:
-        return [None] * n
-    _check_kind(table[KEY], (str, bytes, type(None)), KEY, where)
-    return [key.encode() if isinstance(key, str) else key for key in table[KEY]]
+def _keys(rows: _Table) -> Sequence[Key]:
+    if KEY not in rows.columns:
+        return [None] * len(rows)
+    keys = rows.columns[KEY]
+    _check_kind(keys, (str, bytes, type(None)), KEY, rows)
+    return [key.encode() if isinstance(key, str) else key for key in keys]
 
 
-def _whole(table: Columns, name: str, where: _Where) -> NDArray[np.int64] | None:
-    if name not in table:
+def _whole(rows: _Table, name: str) -> NDArray[np.int64] | None:
+    if name not in rows.columns:
         return None
-    values = np.array(table[name])
+    values = np.array(rows.columns[name])
     if values.dtype.kind not in "iu":
         raise wrong(
-            f"{where.file}: {name}", "type", expected="a whole number in each", got=values.dtype
+            f"{rows.file}: {name}", "type", expected="a whole number in each", got=values.dtype
         )
     below = np.flatnonzero(values < 0)
     if len(below):
         at = int(below[0])
-        raise wrong(where.row(at), name, expected="0 or more", got=int(values[at]))
+        raise wrong(rows.row(at), name, expected="0 or more", got=int(values[at]))
     return values.astype(np.int64)
 
 
@@ -309,26 +359,26 @@ def _first_line(path: Path) -> Mapping[str, object]:
     return {}
 
 
-def _lines(path: Path, how: ReadOptions, called: Names, watch: Watch) -> Columns:
-    """The members of all lines as columns; a column that no line has is left out."""
-    columns: dict[str, list[Any]] = {name: [] for name in called}
-    numbers: list[int] = []
+def _lines(path: Path, how: ReadOptions, called: Names, watch: Watch) -> Iterator[_Table]:
+    """The members of lines as columns; a column that none of some lines has is left out there."""
     tell = watch(f"reading {path}, bytes", path.stat().st_size)
-    with path.open("rb") as file:
-        for number, text in enumerate(file, 1):
-            if number % _ROWS == 0:
-                tell(file.tell())
-            if text.isspace():
-                continue
-            event = _event(text)
-            if event is None and how.on_bad == "refuse":
-                where = f"{path}: line {number}"
+    for lines in lines_of(path):
+        tell(lines.begin)
+        for texts, numbers, rows in lines.read():
+            events = [_event(text) for text in texts]
+            if None in events and how.on_bad == "refuse":
+                where = f"{path}: line {numbers[events.index(None)]}"
                 raise wrong(where, "is not an event", expected="a JSON object", got="other text")
-            numbers.append(number)
-            for name, column in columns.items():
-                column.append((event or {}).get(called[name]))
-    kept = {name: column for name, column in columns.items() if any(v is not None for v in column)}
-    return {**kept, "line": numbers}
+            columns = {
+                name: [None if event is None else event.get(of) for event in events]
+                for name, of in called.items()
+            }
+            kept = {
+                name: column
+                for name, column in columns.items()
+                if any(value is not None for value in column)
+            }
+            yield _Table(str(path), kept, rows, numbers)
 
 
 def _event(text: bytes) -> dict[str, Any] | None:
@@ -339,7 +389,7 @@ def _event(text: bytes) -> dict[str, Any] | None:
     return event if isinstance(event, dict) else None
 
 
-def _check_kind(values: Sequence[Any], kinds: tuple[type, ...], name: str, where: _Where) -> None:
+def _check_kind(values: Sequence[Any], kinds: tuple[type, ...], name: str, where: _Table) -> None:
     for at, value in enumerate(values):
         if not isinstance(value, kinds):
             expected = "text or null" if str in kinds else "a whole number"
@@ -360,27 +410,25 @@ def _arrow_names(path: Path) -> list[str]:
     return names
 
 
-def _arrow_columns(path: Path, called: Names, watch: Watch) -> Columns:
+def _arrow_columns(path: Path, called: Names, watch: Watch) -> Iterator[_Table]:
     """The columns that the file has, by our names."""
     from streamdp.lab.logs.table import rows_of
 
-    there = _arrow_names(path)
+    there, done = _arrow_names(path), 0
     named = {name: theirs for name, theirs in called.items() if theirs in there}
-    columns: dict[str, list[Any]] = {name: [] for name in named}
     texts = [theirs for name, theirs in called.items() if name == KEY or CONTEXT in name]
     parts = [*rows_of(str(path))]
-    tell, done = watch(f"reading {path}, rows", sum(part.slots for part in parts)), 0
-    names = list(named.values())
-    batches = (batch for part in parts for batch in part.batches(names, portion=_ROWS, texts=texts))
-    for batch in batches:
-        for name, theirs in named.items():
-            columns[name] += batch.column(theirs).to_pylist()
-        done += batch.num_rows
-        tell(done)
-    if path.suffix.lower() == CSV:  # one text makes texts of a whole column
-        for name in {*CONTENTS, PSCORE} & columns.keys():
-            columns[name] = [_number_in(value) for value in columns[name]]
-    return columns
+    tell = watch(f"reading {path}, rows", sum(part.slots for part in parts))
+    for part in parts:
+        for batch in part.batches([*named.values()], portion=_ROWS, texts=texts):
+            columns = {name: batch.column(theirs).to_pylist() for name, theirs in named.items()}
+            if path.suffix.lower() == CSV:  # one text makes texts of a whole column
+                for name in {*CONTENTS, PSCORE} & columns.keys():
+                    columns[name] = [_number_in(value) for value in columns[name]]
+            rows = range(done, done + batch.num_rows)
+            yield _Table(str(path), columns, rows, None)
+            done = rows.stop
+            tell(done)
 
 
 def _number_in(value: Any) -> Any:

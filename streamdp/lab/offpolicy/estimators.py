@@ -125,6 +125,11 @@ class Moments:
     heaviest: Floats  # the largest 1/p; 0 without records
 
     @classmethod
+    def none(cls, shape: tuple[int, int]) -> Moments:
+        """No records."""
+        return cls(*(np.zeros(shape) for _ in range(8)))
+
+    @classmethod
     def of(
         cls,
         groups: Ints,
@@ -135,25 +140,27 @@ class Moments:
         shape: tuple[int, int],
     ) -> Moments:
         """The sums of records that belong to these groups and actions."""
-        cells = groups * shape[1] + played
-        inverse = 1 / pscore
+        moments = cls.none(shape)
+        moments.add(np.arange(shape[0]), groups, played, reward, pscore)
+        return moments
+
+    def add(self, at: Ints, groups: Ints, played: Ints, reward: Floats, pscore: Floats) -> None:
+        """Add records of some groups: those that stand at these places here."""
+        shape, inverse = (len(at), self.shown.shape[1]), 1 / pscore
+        places = groups * shape[1] + played
         heaviest = np.zeros(shape)
-        np.maximum.at(heaviest.ravel(), cells, inverse)
-
-        def total(values: Floats | None) -> Floats:
-            sums = np.bincount(cells, values, minlength=shape[0] * shape[1])
-            return np.asarray(sums, dtype=np.float64).reshape(shape)
-
-        return cls(
-            shown=total(None),
-            reward=total(reward),
-            inverse=total(inverse),
-            weighted=total(reward * inverse),
-            inverse2=total(inverse**2),
-            weighted2=total((reward * inverse) ** 2),
-            mixed=total(reward * inverse**2),
-            heaviest=heaviest,
-        )
+        np.maximum.at(heaviest.ravel(), places, inverse)
+        self.heaviest[at] = np.maximum(self.heaviest[at], heaviest)
+        for sums, values in (
+            (self.shown, None),
+            (self.reward, reward),
+            (self.inverse, inverse),
+            (self.weighted, reward * inverse),
+            (self.inverse2, inverse**2),
+            (self.weighted2, (reward * inverse) ** 2),
+            (self.mixed, reward * inverse**2),
+        ):
+            sums[at] += np.bincount(places, values, minlength=shape[0] * shape[1]).reshape(shape)
 
     @property
     def records(self) -> int:
@@ -187,12 +194,15 @@ class MeanReward:
     @classmethod
     def of_records(cls, rewards: Floats) -> MeanReward:
         """The mean of records that the policy itself drew."""
-        n, total, squares = (
-            np.array([float(sum_)]) for sum_ in (len(rewards), rewards.sum(), (rewards**2).sum())
-        )
-        records = WeightedRecords.evenly(n, total, squares)
+        return cls.of_sums(len(rewards), float(rewards.sum()), float((rewards**2).sum()))
+
+    @classmethod
+    def of_sums(cls, count: int, total: float, squares: float) -> MeanReward:
+        """The mean of so many records, from the sums of their rewards and of the squares."""
+        sums = (np.array([float(of)]) for of in (count, total, squares))
+        records = WeightedRecords.evenly(*sums)
         (low,), (high,) = records.interval()
-        mean = float(rewards.mean()) if len(rewards) else 0.0
+        mean = total / count if count else 0.0
         return cls(mean, float(low), float(high), float(records.clicks()[0]))
 
 

@@ -15,13 +15,13 @@ Reasons to refuse:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import sqrt
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Ints
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.releases import Release
@@ -40,7 +40,6 @@ from streamdp.lab.offpolicy.fold import fold
 from streamdp.lab.papers.learners import Bandit
 from streamdp.lab.replay.cells import Epsilon
 from streamdp.lab.replay.cuts import Bench
-from streamdp.lab.replay.spread import standard_error
 
 Logged = Literal["auto", "propensities", "uniform", "service"]
 LOGGED: tuple[Logged, ...] = ("auto", "propensities", "uniform", "service")
@@ -183,7 +182,7 @@ def replay_shown(
         question.learners, question.epsilons, actions=log.actions, contexts=log.contexts
     )
     slots = log.slots
-    log, method = _answerable(log, question)
+    log, draws, method = _answerable(log, question)
     policies, phases = of_kind(cells, PolicyLearner), of_kind(cells, Bandit)
     if phases and method != "uniform":
         raise _refused(log, *_PHASES_UNKNOWN, got=", ".join(dict.fromkeys(p.name for p in phases)))
@@ -193,7 +192,9 @@ def replay_shown(
         actions=log.actions,
         question=question,
         method=method,
-        findings=replace(_findings(log, key_text(key, partition)), refused=slots - log.slots),
+        findings=replace(
+            _findings(log, draws, key_text(key, partition)), refused=slots - log.slots
+        ),
         answers=tuple(weighted.weigh(log, policies, question.bench, watch)),
     )
     if method == "service":
@@ -245,73 +246,105 @@ def _releases(
     ]
 
 
-def _findings(log: ShownLog, watched: str) -> LogFindings:
-    named = log.played >= 0
+@dataclass(slots=True)
+class _Draws:
+    """What a log says of its draws."""
+
+    named: int = 0  # slots that name a known action
+    known: int = 0  # of these: with a propensity
+    settled: int = 0  # of these: with a propensity of 1
+    uneven: int = 0  # with one below 1 that is not 1/K
+    weight: float = 0.0  # Σ of the weights of uniform play
+    squares: float = 0.0
+    shown: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # drawn, by action
+
+    @classmethod
+    def of(cls, log: ShownLog) -> _Draws:
+        """Look at all slots once."""
+        K = len(log.actions)
+        draws = cls(shown=np.zeros(K, dtype=np.int64))
+        for chunk in log.chunks():
+            named = chunk.played >= 0
+            good, settled = weighted.usable(chunk), named & (chunk.pscore == 1)
+            draws.named += int(named.sum())
+            draws.known += int((named & ~np.isnan(chunk.pscore)).sum())
+            draws.settled += int(settled.sum())
+            draws.uneven += int((np.abs(chunk.pscore[good] - 1 / K) > _SAME).sum())
+            weights = 1 / (K * chunk.pscore[good])
+            draws.weight += float(weights.sum())
+            draws.squares += float((weights**2).sum())
+            draws.shown += np.bincount(chunk.shown[good], minlength=K)
+        return draws
+
+    @property
+    def drawn(self) -> int:
+        """How many slots take part in estimates."""
+        return int(self.shown.sum())
+
+
+def _findings(log: ShownLog, draws: _Draws, watched: str) -> LogFindings:
     return LogFindings(
         slots=log.slots,
         keys=len(log.learners),
         watched=watched,
-        unnamed=int((~named).sum()),
-        without=int((named & np.isnan(log.pscore)).sum()),
-        settled=int((named & (log.pscore == 1)).sum()),
+        unnamed=log.slots - draws.named,
+        without=draws.named - draws.known,
+        settled=draws.settled,
         clipped=log.clipped,
     )
 
 
-def _answerable(log: ShownLog, question: FeedbackQuestion) -> tuple[ShownLog, Method]:
+def _answerable(log: ShownLog, question: FeedbackQuestion) -> tuple[ShownLog, _Draws, Method]:
     """The log with its propensities and what it can answer; or raise the reason to refuse it."""
-    asked, named = question.logged, log.played >= 0
+    asked, even = question.logged, 1 / len(log.actions)
     if asked == "service":
         log = log.with_learners(
             [key is None or len(key) <= question.most_key_bytes for _, key in log.learners]
         )
-        return replace(log, pscore=np.full(log.slots, np.nan)), "service"
-    even = 1 / len(log.actions)
+        log = replace(log, pscore=np.broadcast_to(np.nan, log.slots))
+        return log, _Draws.of(log), "service"
+    draws = _Draws.of(log)
     if asked == "uniform":
-        known = log.pscore[named & ~np.isnan(log.pscore)]
-        if len(known) and (np.abs(known - even) > _SAME).any():
+        if draws.uneven or draws.settled:
             expected = f"propensities of {even:.6g}, as uniform draws have"
             raise _refused(log, "not uniform", expected, "others")
-        log = replace(log, pscore=np.where(named, even, np.nan))
-    _check_propensities(log, named, question)
-    good = weighted.usable(log)
-    uneven = bool((np.abs(log.pscore[good] - even) > _SAME).any())
-    if uneven or asked == "propensities":
-        _check_weights(log, good)
-        return log, "propensities"
-    _check_uniform(log, good)
-    return log, "uniform"
+        log = replace(log, pscore=np.broadcast_to(even, log.slots))
+        draws = _Draws.of(log)
+    _check_propensities(log, draws, question)
+    if draws.uneven or asked == "propensities":
+        _check_weights(log, draws)
+        return log, draws, "propensities"
+    _check_uniform(log, draws.shown)
+    return log, draws, "uniform"
 
 
-def _check_propensities(
-    log: ShownLog, named: NDArray[np.bool_], question: FeedbackQuestion
-) -> None:
+def _check_propensities(log: ShownLog, draws: _Draws, question: FeedbackQuestion) -> None:
     """Refuse a log without propensities if an estimate needs them."""
-    known = named & ~np.isnan(log.pscore)
-    if not known.any():
+    if not draws.known:
         expected = (
             "pscore, the probability with which each action was drawn (choose tells it), or"
             " --logged uniform if every action was as likely as any other; --logged service shows"
             " what a service on this topic released, and no value"
         )
         raise _refused(log, "no propensities: what others would have won is unknown", expected)
-    without = int((named & ~known).sum())
+    without = draws.named - draws.known
     if without and question.incomplete == "refuse":
-        got = f"{without:,} of {int(named.sum()):,} without"
+        got = f"{without:,} of {draws.named:,} without"
         expected = "one in each record that names an action, or --on-bad null to leave these out"
         raise _refused(log, "propensities are missing", expected, got)
-    drawn = int(weighted.usable(log).sum())
-    if not drawn:
+    if not draws.drawn:
         expected = "actions that were drawn with a propensity below 1"
         raise _refused(log, "nothing was drawn", expected, "1 everywhere")
-    if drawn < _FEWEST:
-        raise _refused(log, "too few records", f"{_FEWEST} with a propensity below 1", str(drawn))
+    if draws.drawn < _FEWEST:
+        got = str(draws.drawn)
+        raise _refused(log, "too few records", f"{_FEWEST} with a propensity below 1", got)
 
 
-def _check_weights(log: ShownLog, good: NDArray[np.bool_]) -> None:
+def _check_weights(log: ShownLog, draws: _Draws) -> None:
     """Refuse propensities that cannot be those of the draws: weights have the mean 1."""
-    weights = 1 / (len(log.actions) * log.pscore[good])
-    mean, error = float(weights.mean()), standard_error(weights, alone=float("nan"))
+    n = draws.drawn
+    mean = draws.weight / n
+    error = sqrt(max(0.0, draws.squares - n * mean**2) / (n - 1) / n)
     if abs(mean - 1) > _MOST_ERRORS * error:
         raise _refused(
             log,
@@ -321,10 +354,9 @@ def _check_weights(log: ShownLog, good: NDArray[np.bool_]) -> None:
         )
 
 
-def _check_uniform(log: ShownLog, good: NDArray[np.bool_]) -> None:
+def _check_uniform(log: ShownLog, counts: Ints) -> None:
     """Refuse draws whose counts are too uneven: χ² by the cube root (Wilson & Hilferty 1931)."""
     K = len(log.actions)
-    counts = np.bincount(log.shown[good], minlength=K)
     expected = counts.sum() / K
     statistic, df = float(((counts - expected) ** 2 / expected).sum()), K - 1
     z = ((statistic / df) ** (1 / 3) - (1 - 2 / (9 * df))) / sqrt(2 / (9 * df))

@@ -74,21 +74,26 @@ def cut(log: ShownLog, schedule: Schedule) -> BlockGroups:
         raise InvalidConfig(
             "learners", "too many blocks", expected=f"≤ {_MOST_CELLS // arms}", got=total
         )
-    group = first[log.row] + schedule.blocks_of(log.number)
     block = np.arange(total) - np.repeat(first, count)
-    named = log.played >= 0
-    places = group[named] * arms + log.played[named]
-    sums = np.bincount(places, log.gain[named], minlength=total * arms)  # exact: far below 2**53
-    shown = np.bincount(places, minlength=total * arms).reshape(total, arms)
-    good = usable(log)
-    moments = Moments.of(
-        group[good] * C + log.cell[good],
-        log.shown[good],
-        log.reward[good],
-        log.pscore[good],
-        shape=(total * C, K),
-    )
-    gains = sums.reshape(total, arms).astype(np.int64)
+    gains, shown = np.zeros((total, arms), np.int64), np.zeros((total, arms), np.int64)
+    moments = Moments.none((total * C, K))
+    for chunk in log.chunks():
+        groups, group = np.unique(
+            first[chunk.row] + schedule.blocks_of(chunk.number), return_inverse=True
+        )
+        named, size = chunk.played >= 0, len(groups) * arms
+        places = group[named] * arms + chunk.played[named]
+        sums = np.bincount(places, chunk.gain[named], minlength=size)  # exact: far below 2**53
+        gains[groups] += sums.reshape(-1, arms).astype(np.int64)
+        shown[groups] += np.bincount(places, minlength=size).reshape(-1, arms)
+        good = usable(chunk)
+        moments.add(
+            (groups[:, None] * C + np.arange(C)).ravel(),
+            group[good] * C + chunk.cell[good],
+            chunk.shown[good],
+            chunk.reward[good],
+            chunk.pscore[good],
+        )
     guesses = _guesses(moments, block, cells=C)
     return BlockGroups(schedule, first, count, block, gains, shown, moments, guesses, C)
 
@@ -226,18 +231,18 @@ class Fixed:
 
 def fixed(log: ShownLog) -> Fixed:
     """The baselines of learners."""
-    good, K = usable(log), len(log.actions)
-    reward = log.reward[good]
-    moments = Moments.of(
-        np.zeros(len(reward), dtype=np.int64),
-        log.shown[good],
-        reward,
-        log.pscore[good],
-        shape=(1, K),
-    )
-    level = np.full((1, K), reward.mean())
+    K, records, total, squares = len(log.actions), 0, 0.0, 0.0
+    moments, alone = Moments.none((1, K)), np.zeros(1, dtype=np.int64)
+    for chunk in log.chunks():
+        good = usable(chunk)
+        reward = chunk.reward[good]
+        nothing = np.zeros(len(reward), dtype=np.int64)
+        moments.add(alone, nothing, chunk.shown[good], reward, chunk.pscore[good])
+        records += len(reward)
+        total, squares = total + float(reward.sum()), squares + float((reward**2).sum())
+    level = np.full((1, K), total / records)
     return Fixed(
-        MeanReward.of_records(reward),
+        MeanReward.of_sums(records, total, squares),
         value_of(moments, np.full((1, K), 1 / K), level),
         tuple(value_of(moments, one[None], level) for one in np.eye(K)),
     )
