@@ -24,7 +24,7 @@ from streamdp.service.assembling.partition import PartitionAssembly
 from streamdp.service.charges_by_others import ChargesByOthers, EpochReading, Scope
 from streamdp.service.config import Configuration
 from streamdp.service.ledgers import Ledgers
-from streamdp.service.verification import Verification
+from streamdp.service.verifying.verification import Verification
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.wire.lines import Assembled
@@ -561,7 +561,7 @@ def test_a_key_is_added_up_once_however_many_lines_an_assembly_has(
         sums.append(charges)
         return HALF
 
-    monkeypatch.setattr("streamdp.service.verification.topic_total", counted)
+    monkeypatch.setattr("streamdp.service.verifying.verification.topic_total", counted)
     verification = Verification()
     for at in range(count):
         made = line(start=at, stop=at + 1, ordinal=at + 1)[1]

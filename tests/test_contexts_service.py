@@ -18,7 +18,7 @@ from streamdp.core.learners.feedback import FEEDBACK_RECIPES
 from streamdp.ports import Headers, Key, Partition, StreamTopics, Value
 from streamdp.service.settings import Start
 from streamdp.service.spec import StreamSpec
-from streamdp.service.verification import Verification
+from streamdp.service.verifying.verification import Verification
 from streamdp.wire.feedback import Feedback
 from streamdp.wire.formats import configure
 from streamdp.wire.lines import Charge

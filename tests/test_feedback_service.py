@@ -20,7 +20,7 @@ from streamdp.core.evidence.policy import PARTS, policy_of
 from streamdp.core.learners.feedback import feedback_learner_of
 from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from streamdp.ports import Partition
-from streamdp.service.verification import Verification
+from streamdp.service.verifying.verification import Verification
 from streamdp.testing.faults import Dice
 from streamdp.wire.decoded import Headers
 from streamdp.wire.lines import Charge, PolicyLine, from_base64

@@ -23,7 +23,7 @@ import streamdp as sd
 from streamdp.assembly.persons import Cap
 from streamdp.ports import Key, LastCommit, Published, StreamTopics, Value
 from streamdp.service.spec import StreamSpec
-from streamdp.service.verification import Verification
+from streamdp.service.verifying.verification import Verification
 from streamdp.wire.formats import configure
 from streamdp.wire.lines import Assembled, PersonsCap
 from tests.support.carrying import MORE, follows, leader, live, remembers, store_of, stream
@@ -175,7 +175,7 @@ def test_of_many_records_that_were_not_compacted_the_newest_are_compared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Those of each key; that one is gone is found all the same."""
-    monkeypatch.setattr("streamdp.service.partition_lines.MOST_COMPARED", 4)
+    monkeypatch.setattr("streamdp.service.verifying.shown.MOST_COMPARED", 4)
     assert site("losses").violations() == []
     (violation,) = site("losses").forged(loses_the_newest_record).violations()
     assert "readers were not told of the newest" in violation

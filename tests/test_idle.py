@@ -29,7 +29,7 @@ from streamdp.service.batches import DecodedRecords, joined
 from streamdp.service.config import Configuration
 from streamdp.service.settings import Pace
 from streamdp.service.spec import StreamSpec
-from streamdp.service.verification import Verification
+from streamdp.service.verifying.verification import Verification
 from streamdp.testing.faults import Dice
 from streamdp.testing.judge import judge
 from streamdp.wire.lines import CarriedOver, Charge

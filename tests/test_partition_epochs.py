@@ -22,7 +22,7 @@ from streamdp.service.protocol import PartitionWork, Restoring
 from streamdp.service.settings import Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.service.taking import open_partition
-from streamdp.service.verification import Verification
+from streamdp.service.verifying.verification import Verification
 from streamdp.testing.judge import judge
 from streamdp.wire.lines import Charge, EpochMark
 from streamdp.wire.published import decode_ledger

@@ -15,7 +15,7 @@ from streamdp.core.events import ACTION, OPENING
 from streamdp.core.evidence import Standing, VoteFilter
 from streamdp.core.releases import Identity, Release
 from streamdp.ports import LastCommit, Published, StreamTopics
-from streamdp.service.verification import MOST_LISTED, Verification, shortened
+from streamdp.service.verifying.verification import MOST_LISTED, Verification, shortened
 from streamdp.wire.entries import Entries
 from streamdp.wire.state import Checkpoint, encode_checkpoint
 from tests.support.good_ledger import GOOD, HOME, LINES, line, numbered, opening

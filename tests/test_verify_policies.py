@@ -21,8 +21,8 @@ from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from streamdp.core.learners.feedback.policy_following import policy_following
 from streamdp.core.releases import Release
 from streamdp.ports import Partition, Published, StreamTopics
-from streamdp.service.partition_lines import Compared
-from streamdp.service.verification import Verification
+from streamdp.service.verifying.shown import Compared
+from streamdp.service.verifying.verification import Verification
 from tests.golden_wire import FEEDBACK, SHOWN_FEEDBACK
 from tests.support.services import Room
 from tests.support.streams import ACTIONS, events, feedback_spec, shown, spec

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from streamdp.ports import StreamTopics, Technology
-    from streamdp.service.assembled import PersonsClaim
     from streamdp.service.config import Configuration
     from streamdp.service.spec import StreamSpec
-    from streamdp.service.verification import TopicVerdict, Verification
+    from streamdp.service.verifying.assembled import PersonsClaim
+    from streamdp.service.verifying.verification import TopicVerdict, Verification
 
 
 def register(app: typer.Typer) -> None:
@@ -138,7 +138,7 @@ def verify(
 
     Example: streamdp ledger verify --config shop.toml --config search.toml
     """
-    from streamdp.service.verification import Verification, shortened
+    from streamdp.service.verifying.verification import Verification, shortened
 
     configurations = [load(path) for path in config]
     _check_once(configurations)

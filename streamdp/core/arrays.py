@@ -14,6 +14,9 @@ Floats = NDArray[np.float64]
 Words = NDArray[np.uint64]
 Bools = NDArray[np.bool_]
 
+Table = NDArray[Any]
+"""An array with named fields."""
+
 Columns = Mapping[str, NDArray[Any]]
 """Columns by name, with an entry for each row."""
 

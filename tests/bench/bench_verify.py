@@ -24,7 +24,7 @@ from streamdp.core.events import ACTION, OPENING, Batch
 from streamdp.core.releases import Identity, Release
 from streamdp.ports import Commit, Partition, Published, StreamTopics
 from streamdp.service.config import Configuration
-from streamdp.service.verification import Verification
+from streamdp.service.verifying.verification import Verification
 from streamdp.wire.entries import Entries
 from streamdp.wire.lines import Assembled
 from streamdp.wire.published import encode_assembled

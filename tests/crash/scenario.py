@@ -17,7 +17,7 @@ from pathlib import Path
 from streamdp.core.learners import PolicyLearner
 from streamdp.ports import Headers, Key, Partition, Published, Records, Value
 from streamdp.service.spec import StreamSpec
-from streamdp.service.verification import Verification
+from streamdp.service.verifying.verification import Verification
 from streamdp.testing.judge import Evidence, judge, judge_counts, judge_fold
 from tests.crash.process import STEPS, Place
 from tests.support.decoding import decode

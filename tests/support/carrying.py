@@ -15,7 +15,7 @@ from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from streamdp.core.learners.feedback.policy_following import policy_following
 from streamdp.ports import LastCommit, Value
 from streamdp.service.spec import StreamSpec
-from streamdp.service.verification import Verification
+from streamdp.service.verifying.verification import Verification
 from streamdp.wire.feedback import Feedback
 from streamdp.wire.formats import configure
 from streamdp.wire.lines import Charge

@@ -11,7 +11,7 @@ from streamdp.ports import Key, Partition, Published, Records, StreamTopics, Tec
 from streamdp.service.charges_by_others import ALONE
 from streamdp.service.protocol import PartitionWork, Restoring
 from streamdp.service.settings import Pace
-from streamdp.service.verification import Verification
+from streamdp.service.verifying.verification import Verification
 from streamdp.testing.judge import Evidence, judge, judge_fold
 from streamdp.wire.lines import Charge
 from streamdp.wire.published import decode_ledger

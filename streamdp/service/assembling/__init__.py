@@ -1,6 +1,6 @@
 """One partition of an assembly on a transport: take, restore, read, commit.
 
-- `spec`: an assembly with everything resolved.
-- `saved`: what is durable of a partition, how it goes on from there, and when it must halt.
-- `partition`: the partition at work.
+- `partition`: the partition at work, and what its state holds.
+- `fingerprints`: whether its inputs are still those that were read.
+- `worker`: takes it and makes events when they are due.
 """

@@ -53,14 +53,11 @@ from streamdp.core.errors import StateMismatch
 from streamdp.core.events import Key
 from streamdp.core.ledger import TopicCharges, topic_total
 from streamdp.ports import LastCommit, Published, StreamTopics
-from streamdp.service.assembled import AssembledRequests, PersonsClaim
-from streamdp.service.partition_lines import (
-    Compared,
-    Configured,
-    Levels,
-    PartitionLines,
-    Reached,
-)
+from streamdp.service.verifying.assembled import AssembledRequests, PersonsClaim
+from streamdp.service.verifying.charged import Levels
+from streamdp.service.verifying.partition_lines import PartitionLines
+from streamdp.service.verifying.shown import Compared
+from streamdp.service.verifying.terms import Configured, Reached
 from streamdp.wire.entries import Entries
 from streamdp.wire.lines import Assembled, Charge, InForce, LedgerLine, ModeLine, PersonsCap
 from streamdp.wire.published import decode_any_ledger, decode_published
@@ -160,7 +157,7 @@ class Verification:
                 )
         for number, some in lines.items():
             try:
-                self._part(stream, number, stream.input).show(some)
+                self._part(stream, number, stream.input).shown.read(some)
             except (StateMismatch, OverflowError) as error:
                 self._tell(f"{stream.actions} partition {number}", None, str(error))
 
@@ -168,7 +165,7 @@ class Verification:
         """Say that the whole actions topic was read, so that what is not there was not told."""
         for app, name, number in self._reached:
             if (app, name) == (stream.app, stream.stream):
-                self._part(stream, number, stream.input).shown_whole = True
+                self._part(stream, number, stream.input).shown.whole = True
 
     def read(self, stream: StreamTopics, records: Iterable[Published]) -> None:
         """Read some lines of a stream's ledger, each partition's in their order."""
@@ -225,7 +222,7 @@ class Verification:
     @property
     def compared(self) -> Compared:
         """How much of what readers were told was compared with the ledgers."""
-        of = [part.compared for part in self._parts.values()]
+        of = [part.shown.compared for part in self._parts.values()]
         return Compared(sum(one.actions for one in of), sum(one.policies for one in of))
 
     def finish(self) -> None:
