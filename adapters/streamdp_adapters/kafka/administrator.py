@@ -122,7 +122,14 @@ class KafkaAdministrator:
         async with administration(self._settings) as client:
             names = self._names(streams)
             there = await describe_shapes(client, names)
-            self._refuse_fewer(names, {name: shape[0] for name, shape in there.items()}, partitions)
+            for name in names:  # before anything is changed
+                if name not in there or there[name][0] > partitions:
+                    raise InvalidConfig(
+                        f"topic {name}",
+                        "cannot be made smaller",
+                        expected=f"a topic with at most {partitions} partitions",
+                        got=there[name][0] if name in there else "no such topic",
+                    )
             inputs = {stream.input for stream in streams}
             for name in sorted(dict.fromkeys(names), key=lambda name: name in inputs):
                 if there[name][0] == partitions:
@@ -258,18 +265,6 @@ class KafkaAdministrator:
     def _names(self, streams: Sequence[StreamTopics]) -> list[str]:
         """The names of all topics of these streams."""
         return [topic.name for stream in streams for topic in wanted(stream, self._settings)]
-
-    @staticmethod
-    def _refuse_fewer(names: Sequence[str], there: dict[str, int], partitions: int) -> None:
-        """Refuse to expand a topic that is missing or larger, before anything is changed."""
-        for name in names:
-            if there.get(name, partitions + 1) > partitions:
-                raise InvalidConfig(
-                    f"topic {name}",
-                    "cannot be made smaller",
-                    expected=f"a topic with at most {partitions} partitions",
-                    got=there.get(name, "no such topic"),
-                )
 
     def _command(self, topic: Wanted, partitions: int) -> str:
         """Kafka's own command for one topic."""

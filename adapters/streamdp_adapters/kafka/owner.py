@@ -238,30 +238,27 @@ class PartitionOwner:
 
     def _check_sizes(self, commit: Commit) -> None:
         """Refuse what the broker would refuse, before anything is sent."""
-        for what, records in (
-            ("state", commit.state),
-            ("action", commit.actions),
-            ("ledger line", commit.ledger),
-        ):
-            largest = max(
-                (len(key or b"") + len(value or b"") for key, value in records), default=0
+        sizes = {
+            what: [len(key or b"") + len(value or b"") for key, value in records]
+            for what, records in (
+                ("state", commit.state),
+                ("action", commit.actions),
+                ("ledger line", commit.ledger),
             )
-            if largest > self._largest:
+        }
+        sizes[f"record to {self._topics.output}"] = [
+            len(key or b"")
+            + len(value or b"")
+            + sum(len(name.encode()) + len(content or b"") + 10 for name, content in pairs)
+            for key, value, pairs in commit.records
+        ]
+        for what, of in sizes.items():
+            if (largest := max(of, default=0)) > self._largest:
                 raise InvalidConfig(
                     f"{self._where}: {what}",
                     "larger than the topic takes; raise max.message.bytes",
                     expected=f"at most {self._largest} bytes",
                     got=largest,
-                )
-        for key, value, pairs in commit.records:
-            size = len(key or b"") + len(value or b"")
-            size += sum(len(name.encode()) + len(content or b"") + 10 for name, content in pairs)
-            if size > self._largest:
-                raise InvalidConfig(
-                    f"{self._where}: record to {self._topics.output}",
-                    "larger than the topic takes; raise max.message.bytes",
-                    expected=f"at most {self._largest} bytes",
-                    got=size,
                 )
         if any(key == OWNER_KEY for key, _ in commit.state):
             raise InvalidConfig(

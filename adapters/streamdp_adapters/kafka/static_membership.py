@@ -130,7 +130,8 @@ class Name:
             self._joined.clear()
             _, state, members = await self._look(client)
             if state in _JOINED and len(members) > 1:
-                raise self._refused(f"live members of group {self._group_id}: {_hosts(members)}")
+                hosts = ", ".join(sorted(member.host.removeprefix("/") for member in members))
+                raise self._refused(f"live members of group {self._group_id}: {hosts}")
             if state in _JOINED and not self._removed:
                 return
 
@@ -175,11 +176,6 @@ class Name:
             expected="a name of its own for each process, or none",
             got=got,
         )
-
-
-def _hosts(members: list[Namesake]) -> str:
-    """The members' hosts, as the broker names them."""
-    return ", ".join(sorted(member.host.removeprefix("/") for member in members))
 
 
 def _address(host: str) -> object:

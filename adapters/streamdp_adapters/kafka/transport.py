@@ -218,21 +218,21 @@ class KafkaTransport:
         """New records of the resumed partitions; empty after `timeout` seconds."""
         await asyncio.sleep(0)  # the client fetches and commits in other tasks
         with client_errors.after_start():
-            return await self._poll(max_records, timeout)
-
-    async def _poll(self, max_records: int, timeout: float) -> list[Records]:
-        await self._check_inputs()
-        members = list(self._memberships.values())
-        self._turn = (self._turn + 1) % max(len(members), 1)
-        members = members[self._turn :] + members[: self._turn]
-        for member in members:
-            if batches := await member.ready(max_records):
-                return self._delivered(batches)
-        batches = await _first(members, max_records, timeout)
-        if not batches:
+            await self._check_inputs()
+            members = list(self._memberships.values())
+            self._turn = (self._turn + 1) % max(len(members), 1)
+            members = members[self._turn :] + members[: self._turn]
             for member in members:
-                member.check_answers()
-        return self._delivered(batches)
+                if batches := await member.ready(max_records):
+                    break
+            else:
+                batches = await _first(members, max_records, timeout)
+            if not batches:
+                for member in members:
+                    member.check_answers()
+            for records in batches:
+                self._reached("poll", records.partition)
+            return batches
 
     async def _check_inputs(self) -> None:
         """Stop partitions whose input was deleted and recreated; deliver those just taken."""
@@ -321,12 +321,6 @@ class KafkaTransport:
                 got=partition.stream,
             )
         return topics
-
-    def _delivered(self, batches: list[Records]) -> list[Records]:
-        """Let a test interrupt before records are handed over."""
-        for records in batches:
-            self._reached("poll", records.partition)
-        return batches
 
     @asynccontextmanager
     async def _working(self, partition: Partition, owner: PartitionOwner) -> AsyncIterator[None]:
