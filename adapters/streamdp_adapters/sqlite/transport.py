@@ -4,7 +4,7 @@ The steps of a commit:
 
 1. in one transaction of the trusted file: check the owner, write the state and the position, and
    append the actions and ledger lines;
-2. in one transaction of the published file: copy the rows that it lacks (`published`).
+2. in one transaction of the published file: copy the rows that it lacks (`pairing`).
 
 WAL does not commit two files as one, so a crash may come between the two: then the next take copies
 before anything else. So does the next `join`, for every stream in the file: whoever looks what
