@@ -20,7 +20,7 @@ from streamdp.wire.decoded import Decoded, Headers, Setting, Value
 from streamdp.wire.formats import Format
 from streamdp.wire.json_format import JsonFormat, short_decimals
 from streamdp.wire.nesting import MAX_NESTING, too_deep
-from streamdp.wire.raw_format import Float16Format, Float32Format, RawFormat
+from streamdp.wire.raw_format import RawFormat
 from streamdp.wire.renewals import unchanged
 
 EXAMPLES = 25 * int(os.environ.get("STREAMDP_SOAK", "1"))
@@ -29,7 +29,7 @@ EXAMPLES = 25 * int(os.environ.get("STREAMDP_SOAK", "1"))
 ACTIONS = ("a", "b", "c")
 LIST = JsonFormat(actions=ACTIONS)
 MAPPING = JsonFormat(actions=ACTIONS, layout="mapping")
-FRAMES = Float32Format(ACTIONS, frames=True)
+FRAMES = RawFormat(actions=ACTIONS, scalar="float32", frames=True)
 
 SHIPPED: list[Format] = [
     LIST,
@@ -38,12 +38,12 @@ SHIPPED: list[Format] = [
     JsonFormat(actions=ACTIONS, padding="fixed"),
     JsonFormat(actions=ACTIONS, layout="mapping", padding="fixed"),
     JsonFormat(actions=('quo"te', "back\\slash", "ünïcode\n"), layout="mapping"),
-    Float32Format(ACTIONS),
-    Float32Format(ACTIONS, prefix="confluent"),
+    RawFormat(actions=ACTIONS, scalar="float32"),
+    RawFormat(actions=ACTIONS, scalar="float32", prefix="confluent"),
     FRAMES,
-    Float32Format(ACTIONS, frames=True, prefix="confluent"),
-    Float16Format(ACTIONS),
-    Float16Format(ACTIONS, frames=True),
+    RawFormat(actions=ACTIONS, scalar="float32", frames=True, prefix="confluent"),
+    RawFormat(actions=ACTIONS, scalar="float16"),
+    RawFormat(actions=ACTIONS, scalar="float16", frames=True),
 ]
 
 
@@ -217,17 +217,17 @@ def raw(*numbers: float) -> bytes:
 
 
 def test_raw_rows_come_back_as_they_are() -> None:
-    format_ = Float32Format(ACTIONS)
+    format_ = RawFormat(actions=ACTIONS, scalar="float32")
     assert losses(format_, raw(0.25, 0, 1), raw(-1, 2, 1e30)) == [
         [0.25, 0, 1],
         np.array([-1, 2, 1e30], dtype=np.float32).tolist(),
     ]
-    half = Float16Format(ACTIONS)
+    half = RawFormat(actions=ACTIONS, scalar="float16")
     assert losses(half, np.array([0.25, 0, 1], dtype="<f2").tobytes()) == [[0.25, 0, 1]]
 
 
 def test_without_frames_every_record_is_one_slot() -> None:
-    format_ = Float32Format(ACTIONS)
+    format_ = RawFormat(actions=ACTIONS, scalar="float32")
     values = [raw(0, 1, 0), raw(0, 1, 0, 0, 1, 0), raw(0, 1), b"", None, b"x" * 1000]
     decoded = format_.decode(values)
     assert decoded.slots.tolist() == [1] * 6
@@ -258,7 +258,7 @@ def test_a_bad_row_nulls_only_itself() -> None:
 
 def test_confluents_prefix_is_cut_off_and_never_judged() -> None:
     """Were it judged, five bytes could null every row of a frame."""
-    format_ = Float32Format(ACTIONS, frames=True, prefix="confluent")
+    format_ = RawFormat(actions=ACTIONS, scalar="float32", frames=True, prefix="confluent")
     for prefix in (b"\0\0\0\0\7", b"\1\2\3\4\5"):
         decoded = format_.decode([prefix + raw(0, 1, 0, 1, 0, 1), prefix + raw(0, 1, 0), prefix])
         assert decoded.slots.tolist() == [2, 1, 1]
@@ -337,7 +337,7 @@ def test_nothing_shows_content() -> None:
 def test_only_frames_carry_many_rows() -> None:
     two = np.zeros((2, 3), dtype=np.float32)
     assert FRAMES.decode([FRAMES.encode(two)]).slots.tolist() == [2]
-    for format_ in (LIST, Float32Format(ACTIONS)):
+    for format_ in (LIST, RawFormat(actions=ACTIONS, scalar="float32")):
         with pytest.raises(InvalidConfig, match="too many rows"):
             format_.encode(two)
 
@@ -366,7 +366,7 @@ def test_is_a_format_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_formats_are_found_by_name() -> None:
     assert {"json", "float32", "float16"} <= set(names())
     format_ = configure("float16", actions=["a", "b"], options={"frames": True})
-    assert format_ == Float16Format(["a", "b"], frames=True)
+    assert format_ == RawFormat(actions=("a", "b"), scalar="float16", frames=True)
     assert format_.settings() == {"name": "float16", "frames": True, "prefix": "none"}
 
 

@@ -183,15 +183,9 @@ def _as_float32(rows: NDArray[Any]) -> NDArray[np.float32]:
 
 @dataclass(frozen=True, slots=True)
 class RawFactory:
-    """The entry point of a raw format: call it, or let a configuration make the format."""
+    """The entry point of a raw format."""
 
     scalar: Scalar
-
-    def __call__(
-        self, actions: Sequence[str], *, frames: bool = False, prefix: Prefix = "none"
-    ) -> RawFormat:
-        """The format for these actions."""
-        return RawFormat(actions=tuple(actions), scalar=self.scalar, frames=frames, prefix=prefix)
 
     def configure(
         self,
