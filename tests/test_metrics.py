@@ -344,7 +344,6 @@ def test_do_charges_of_the_same_slots_add_up_and_of_others_not() -> None:
     assert known.charged() == Fraction(1)
     known.apply([charge(release(b"fr", 1, block=3, start=11, stop=20, epsilon="1/3"))])
     assert known.charged() == Fraction(4, 3)
-    assert known.charged([7]) == 0
 
 
 def test_does_a_new_epoch_or_a_key_s_return_begin_anew() -> None:

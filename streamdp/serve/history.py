@@ -18,7 +18,7 @@ published lines.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
@@ -178,9 +178,9 @@ class StreamReleases:
         """Whether the ledger was read from its first line."""
         return all(part.whole for part in self.partitions.values())
 
-    def charged(self, partitions: Iterable[int] | None = None) -> Fraction:
+    def charged(self) -> Fraction:
         """The highest charge on any event."""
-        return max((part.highest for part in self._of(partitions)), default=Fraction(0))
+        return max((part.highest for part in self.partitions.values()), default=Fraction(0))
 
     def charged_in(self, epoch: int, partition_epochs: Mapping[int, int]) -> Fraction:
         """The highest charge on any event in its partition's configured epoch."""
@@ -191,10 +191,10 @@ class StreamReleases:
         )
         return max(now, default=Fraction(0))
 
-    def latest(self, kind: str, partitions: Iterable[int] | None = None) -> Sum:
+    def latest(self, kind: str) -> Sum:
         """The newest estimate of each key, added up."""
         total = Sum()
-        for part in self._of(partitions):
+        for part in self.partitions.values():
             if kind in part.latest:
                 total.add(part.latest[kind])
         return total
@@ -212,10 +212,6 @@ class StreamReleases:
         """One key's learners by their partitions."""
         histories = ((number, self.keys.get((number, key))) for number in self.partitions)
         return {number: history for number, history in histories if history is not None}
-
-    def _of(self, partitions: Iterable[int] | None) -> Iterator[PartitionHistory]:
-        wanted = self.partitions if partitions is None else partitions
-        return (self.partitions[number] for number in wanted if number in self.partitions)
 
     def _advance(self, number: int, epoch: int) -> None:
         part = self.partitions[number]
