@@ -22,7 +22,7 @@ from streamdp.service.settings import Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.testing.judge import judge
 from streamdp.wire.published import Lines
-from streamdp.wire.recording import Entry, record_all
+from streamdp.wire.recording import Written, record_all
 from tests.support.protocol_model import Store, evidence, finish, fold, restore
 from tests.support.streams import ACTIONS, events, feedback_spec, shown, spec
 
@@ -91,14 +91,13 @@ def test_is_a_line_that_counts_commits_found(monkeypatch: pytest.MonkeyPatch) ->
 
     def by_commit(
         releases: Releases, *, lines: Lines, ordinal: int, input_id: str | None
-    ) -> list[Entry]:
+    ) -> Written:
         assert input_id is None
         nonlocal commits
         commits += 1
-        return [
-            entry._replace(ledger=entry.ledger.replace(b'"ordinal":', b'"ordinal":%d' % commits))
-            for entry in record_all(releases, lines=lines, ordinal=ordinal)
-        ]
+        written, own = record_all(releases, lines=lines, ordinal=ordinal), b'"ordinal":%d' % commits
+        ledgers = [line.replace(b'"ordinal":', own) for line in written.ledgers]
+        return replace(written, ledgers=ledgers)
 
     def ledger(*stops: int) -> list[Published]:
         nonlocal commits

@@ -63,9 +63,7 @@ def published_by_what_records(patch: Patch) -> None:
     """An aborted commit shows a draw, and the next owner draws another."""
 
     def early(work: PartitionWork, made: Cut) -> Cut:
-        entries = work._waiting.entries
-        actions = [(entry.key, entry.action) for entry in entries if entry.action is not None]
-        ledger = [(entry.key, entry.ledger) for entry in entries]
+        actions, ledger = work._waiting.written.published()
         return replace(made, commit=replace(made.commit, actions=actions, ledger=ledger))
 
     recut(patch, early)

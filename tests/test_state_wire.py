@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from zlib import crc32
@@ -21,7 +21,7 @@ from streamdp.wire import state
 from streamdp.wire.entries import Entries, release_entry
 from streamdp.wire.published import Lines
 from streamdp.wire.recorded import HEAD, SIZE
-from streamdp.wire.recording import record_all
+from streamdp.wire.recording import Written, record_all
 from streamdp.wire.rereading import Rereading
 from streamdp.wire.state import Checkpoint, read_state
 from tests.golden_wire import (
@@ -106,7 +106,7 @@ def test_does_a_mark_lead_back_to_its_entry(parts: tuple[object, ...]) -> None:
     """It is one line, so that many can be kept as lines of one string."""
     identity = Identity(*parts)  # type: ignore[arg-type]
     places = Entries(identity.stream, identity.partition)
-    mark = places.mark(release_entry(identity))
+    (mark,) = places.marks_of([release_entry(identity)])
     assert b"\n" not in mark
     assert places.release(mark, identity.key) == release_entry(identity)
 
@@ -166,14 +166,21 @@ def test_many_at_once_are_the_same_bytes(
 ) -> None:
     """The fast way against the plain one."""
     drawn = [with_memory(*pair) if lines.memory else pair[0] for pair in releases]
-    entries = record_all(columns(drawn, KINDS), lines=lines, ordinal=first)
-    assert len(entries) == len(drawn)
-    for at, (drawn_release, entry) in enumerate(zip(drawn, entries, strict=True)):
-        plain = state.record(drawn_release, lines=lines, ordinal=first + at)
-        assert entry.key == drawn_release.key
-        assert entry.place == release_entry(drawn_release.identity)
-        assert entry.recorded == state.encode_recorded(plain)
-        assert (entry.ledger, entry.action) == (plain.ledger, plain.action)
+    assert record_all(columns(drawn, KINDS), lines=lines, ordinal=first) == plainly_written(
+        drawn, lines, first
+    )
+
+
+def plainly_written(drawn: Iterable[Release], lines: Lines, first: int) -> Written:
+    """The same by the plain encoder."""
+    plain = [state.record(of, lines=lines, ordinal=at) for at, of in enumerate(drawn, first)]
+    return Written(
+        [of.release.key for of in plain],
+        [release_entry(of.release.identity) for of in plain],
+        list(map(state.encode_recorded, plain)),
+        [of.ledger for of in plain],
+        [of.action for of in plain],
+    )
 
 
 @pytest.mark.slow
@@ -202,16 +209,10 @@ def test_many_of_a_feedback_stream_are_the_same_bytes(
         for at, release in enumerate(drawn)
     ]
     releases = POLICIES.of(named)
-    entries = record_all(releases, lines=lines, ordinal=first)
-    for at, (drawn_release, entry) in enumerate(zip(releases, entries, strict=True)):
-        plain = state.record(drawn_release, lines=lines, ordinal=first + at)
-        assert (entry.key, entry.place) == (
-            drawn_release.key,
-            release_entry(drawn_release.identity),
-        )
-        assert entry.recorded == state.encode_recorded(plain)
-        assert (entry.ledger, entry.action) == (plain.ledger, plain.action)
-    assert not record_all(POLICIES, lines=lines, ordinal=first)
+    assert record_all(releases, lines=lines, ordinal=first) == plainly_written(
+        releases, lines, first
+    )
+    assert record_all(POLICIES, lines=lines, ordinal=first) == Written()
 
 
 def test_names_like_the_templates_marks_are_refused() -> None:

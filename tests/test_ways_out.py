@@ -232,7 +232,7 @@ def test_says_nothing_what_was_drawn_and_is_not_public() -> None:
     work = restore(store, stream)
     work.absorb(work.read(store.records(0, 10)))
     cut = work.cut(now=0, pace=Pace())
-    shown = repr([work, work._waiting, work._waiting.entries, cut, cut.commit, store.taken()])
+    shown = repr([work, work._waiting, work._waiting.written, cut, cut.commit, store.taken()])
     assert "secret" not in shown
     assert '"value"' not in shown
 

@@ -19,9 +19,10 @@ wrote, so everything public must be durable before it is first sent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
+from itertools import compress
+from operator import attrgetter, not_
 
 from msgspec import UNSET, structs
 
@@ -42,7 +43,7 @@ from streamdp.service.spec import StreamSpec
 from streamdp.service.taking import Opening, check_alone, heritage_at, open_partition
 from streamdp.wire.entries import Entries, release_entry
 from streamdp.wire.lines import ENDS_BLOCK
-from streamdp.wire.recording import Entry, record_all
+from streamdp.wire.recording import Written, record_all
 from streamdp.wire.renewals import encode_renewal
 from streamdp.wire.state import (
     Checkpoint,
@@ -75,9 +76,9 @@ class Cut:
 class _Waiting:
     """What one commit recorded and the next will publish."""
 
-    entries: list[Entry] = field(repr=False)
-    held: list[bool]  # whether that commit saved a row past the release
-    blocks: int  # how many the releases end
+    written: Written = field(default_factory=Written)
+    held: list[bool] = field(default_factory=list)  # whether that commit saved a row past it
+    blocks: int = 0  # how many the releases end
 
 
 class Restoring:
@@ -214,7 +215,7 @@ class PartitionWork:
         self._tombstones: list[bytes] = [*opening.saved.stale, *heritage.gone]
         self._heritage = heritage
         self._published: dict[Key, bytes] = {}  # per key, the marks of its entries, one a line
-        self._waiting = _Waiting([], [], 0)
+        self._waiting = _Waiting()
         # That the last cut recorded, all its copies; before the first one, a short key's longest.
         self.bytes_a_line = self.spec.bytes_a_line
         self._mark: bytes | None = None  # the ledger's line where an epoch begins
@@ -239,8 +240,11 @@ class PartitionWork:
             if opening.new_epoch is not None:
                 gone = identity.key not in self._heritage.carried
             if opening.waits(record):
-                entry = Entry(identity.key, place, b"", record.ledger, record.action)
-                self._waiting.entries.append(entry)
+                written = self._waiting.written
+                written.keys.append(identity.key)
+                written.places.append(place)
+                written.ledgers.append(record.ledger)
+                written.actions.append(record.action)
                 self._waiting.held.append(gone)
                 self._waiting.blocks += record.release.kind in ENDS_BLOCK
             elif opening.new_epoch is not None:
@@ -248,7 +252,7 @@ class PartitionWork:
             elif gone:
                 self._tombstones.append(place)
             else:
-                self._keep(identity.key, self._entries.mark(place))
+                self._keep(zip([identity.key], self._entries.marks_of([place]), strict=True))
         adopted = {release_entry(of) for of in saved.releases}
         adopted_keys = {of.key for of in saved.releases}
         for part in restored.published.parts():
@@ -260,7 +264,7 @@ class PartitionWork:
                 if gone:
                     self._tombstones.append(self._entries.release(mark, key))
                 else:
-                    self._keep(key, mark)
+                    self._keep([(key, mark)])
 
     def read(self, records: Records) -> list[DecodedRecords]:
         """What must be kept of records until they are absorbed.
@@ -304,7 +308,7 @@ class PartitionWork:
     @property
     def urgent(self) -> bool:
         """Whether something was drawn or waits to be published."""
-        return self._first or bool(self._drawn) or bool(self._waiting.entries)
+        return self._first or bool(self._drawn) or bool(self._waiting.held)
 
     @property
     def behind(self) -> bool:
@@ -317,7 +321,7 @@ class PartitionWork:
         saved = {key for key, _ in rows}
         publishing = self._waiting
         self._let_go(publishing, saved)
-        ledger = [(entry.key, entry.ledger) for entry in publishing.entries]
+        actions, ledger = publishing.written.published()
         if self._mark is not None:
             ledger.append((None, self._mark))
             self._mark = None
@@ -340,12 +344,11 @@ class PartitionWork:
         remark = Remark(epoch=self._epoch, began_with=self.point.began_with)
         state: list[tuple[bytes, bytes | None]] = [
             *self._introduced(),
-            *((entry.place, entry.recorded) for entry in self._waiting.entries),
+            *zip(self._waiting.written.places, self._waiting.written.values, strict=True),
             *((self._entries.row(key, epoch=self._epoch), row) for key, row in rows),
             *((entry, None) for entry in gone),
             (self._entries.checkpoint, encode_checkpoint(self.point)),
         ]
-        actions = [(e.key, e.action) for e in publishing.entries if e.action is not None]
         return Cut(
             commit=Commit(
                 next_offset=self.point.next_offset,
@@ -356,31 +359,24 @@ class PartitionWork:
                 remark=encode_remark(remark),
             ),
             checkpoint=self.point,
-            releases=len(publishing.entries),
+            releases=len(publishing.held),
             blocks=publishing.blocks,
         )
 
     def _record(self, saved: Set[Key]) -> _Waiting:
         """What was drawn, with its final bytes, as this commit records it."""
-        drawn, self._drawn, self.unrecorded = self._drawn, [], 0
-        entries: list[Entry] = []
-        blocks = 0
-        for releases in drawn:
-            ordinal = self._lines_recorded + 1
-            entries += record_all(
-                releases,
-                lines=self.spec.lines,
-                ordinal=ordinal,
-                input_id=self.point.input_id,
-            )
-            self._lines_recorded += len(releases)
-            blocks += int((releases.kind == _BLOCK).sum())
-        if entries:
-            some = entries[:: len(entries) // 64 + 1]
-            total = sum(len(of.recorded) + len(of.ledger) + len(of.action or b"") for of in some)
-            self.bytes_a_line = total // len(some)
-        held = [entry.key in saved for entry in entries]
-        return _Waiting(entries, held, blocks)
+        releases = self.engine.no_releases.joined(self._drawn)
+        self._drawn, self.unrecorded = [], 0
+        ordinal, input_id = self._lines_recorded + 1, self.point.input_id
+        written = record_all(releases, lines=self.spec.lines, ordinal=ordinal, input_id=input_id)
+        self._lines_recorded += len(releases)
+        if len(releases):
+            some = slice(None, None, len(releases) // 64 + 1)
+            texts = written.values[some], written.ledgers[some], written.actions[some]
+            total = sum(len(text or b"") for of in texts for text in of)
+            self.bytes_a_line = total // len(texts[0])
+        held = list(map(saved.__contains__, written.keys))
+        return _Waiting(written, held, int((releases.kind == _BLOCK).sum()))
 
     def _introduced(self) -> list[tuple[bytes, bytes | None]]:
         """The entries that later epochs need beside the rows."""
@@ -397,19 +393,21 @@ class PartitionWork:
 
     def _let_go(self, publishing: _Waiting, saved: Set[Key]) -> None:
         """Delete published releases that are older than their saved row."""
-        for entry, held in zip(publishing.entries, publishing.held, strict=True):
-            if held:
-                self._tombstones.append(entry.place)
-            else:
-                self._keep(entry.key, self._entries.mark(entry.place))
+        keys, places = publishing.written.keys, publishing.written.places
+        self._tombstones += compress(places, publishing.held)
+        stays = list(map(not_, publishing.held))
+        marks = self._entries.marks_of(compress(places, stays))
+        self._keep(zip(compress(keys, stays), marks, strict=True))
         for key in saved & self._published.keys():
             marks = self._published.pop(key).split(b"\n")
             self._tombstones += [self._entries.release(mark, key) for mark in marks]
 
-    def _keep(self, key: Key, mark: bytes) -> None:
-        """Remember the entry of a published release that is newer than its saved row."""
-        before = self._published.get(key)
-        self._published[key] = mark if before is None else b"%b\n%b" % (before, mark)
+    def _keep(self, marks: Iterable[tuple[Key, bytes]]) -> None:
+        """Remember the entries of published releases that are newer than their saved row."""
+        published = self._published
+        for key, mark in marks:
+            before = published.get(key)
+            published[key] = mark if before is None else b"%b\n%b" % (before, mark)
 
     def _share(self, now: float, pace: Pace) -> int:
         """The number of rows that this cut saves."""

@@ -30,7 +30,7 @@ from streamdp.core.releases import Identity, RecordedReleases
 from streamdp.ports import LiveEntries, Partition, Taken, Value
 from streamdp.service.carrying import Inherited, loading_of
 from streamdp.service.spec import StreamSpec
-from streamdp.wire.entries import Entries, parse_entry, read_key
+from streamdp.wire.entries import PLAIN, Entries, parse_entry, read_key
 from streamdp.wire.recorded import heads_of
 from streamdp.wire.rereading import Rereading
 from streamdp.wire.state import SavedState, decode_checkpoint, decode_learner, read_state
@@ -43,9 +43,6 @@ _MANY = 10_000
 """Entries that wait as they are."""
 
 _AT_ONCE = 2000  # recorded releases read together
-
-_PLAIN = bytes(of for of in range(0x20, 0x7F) if of not in b'"\\')
-"""What a record's key has that JSON writes as it is."""
 
 
 class Places:
@@ -161,7 +158,7 @@ class SavedEntries(LiveEntries):
         keys = lines[len(begin) : -2].split(b'"]\n' + begin)
         rows = [value for value in values if value is not None]
         one_each = len(keys) == lines.count(b"\n") + 1 == len(places) == len(rows)
-        if not one_each or lines[-2:] != b'"]' or b"".join(keys).translate(None, _PLAIN):
+        if not one_each or lines[-2:] != b'"]' or b"".join(keys).translate(None, PLAIN):
             return False
         self._loaded[epoch].put(dict(zip(keys, rows, strict=True)))
         return True

@@ -16,7 +16,7 @@ A record key that is not UTF-8 is `{"base64": "..."}`, the null key is null.
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +36,9 @@ _SHAPES: dict[str, tuple[type, ...]] = {
     "renewal": (int, str, int),  # epoch, what, number
     "release": (int, int, int, str, object),  # epoch, born, block, kind, key
 }
+
+PLAIN = bytes(of for of in range(0x20, 0x7F) if of not in b'"\\')
+"""What a record's key has that JSON writes as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +91,13 @@ class Entries:
         named = zip(of.born.tolist(), of.block.tolist(), of.kind.tolist(), strict=True)
         return (b"%d,%d,%d,%b" % (of.epoch, *at, names[code]) for *at, code in named)
 
-    def mark(self, place: bytes) -> bytes:
-        """The few bytes that tell a record key's recorded releases apart.
+    def marks_of(self, places: Iterable[bytes]) -> list[bytes]:
+        """The few bytes that tell a record key's recorded releases apart, of each of these.
 
         They end with the kind, whose name JSON has not to escape.
         """
         begin = len(self._releases)
-        return place[begin : place.index(b'",', begin) + 1]
+        return [place[begin : place.index(b'",', begin) + 1] for place in places]
 
 
 def checkpoints(stream: str, partition: int) -> list[bytes]:
@@ -111,6 +114,14 @@ def release_entry(identity: Identity) -> bytes:
 def written_key(key: Key) -> bytes:
     """The record's key, as entries' keys contain it."""
     return _encode(_written(key))
+
+
+def written_keys(keys: Sequence[Key]) -> list[bytes]:
+    """The same of many keys: at once, where JSON writes all of them as they are."""
+    texts = [key for key in keys if key is not None]
+    if len(texts) < len(keys) or b"".join(texts).translate(None, PLAIN):
+        return list(map(written_key, keys))
+    return [b'"%b"' % text for text in texts]
 
 
 def parse_entry(entry: bytes, places: Entries, *, where: str) -> tuple[str, int, list[Any]]:

@@ -58,19 +58,16 @@ def sealed(
     `pairs`: what the releases' sums are of; None if they have none.
     """
     heads["version"], heads["min_reader"] = VERSION, MIN_READER
-    heads["ledger"] = [len(line) for line in ledgers]
-    heads["action"] = [len(line or b"") for line in actions]
+    texts = [line or b"" for line in actions]
+    heads["ledger"], heads["action"] = list(map(len, ledgers)), list(map(len, texts))
     if pairs is not None:
         heads["numbers"] = [_behind(line, _SUMS[pairs]) for line in ledgers]
-        heads["policy"] = [_behind(line or b"", _POLICY) for line in actions]
-    written = heads.tobytes()
-    values = []
-    lines = zip(range(0, len(written), SIZE), places, ledgers, actions, strict=True)
-    for at, place, ledger, action in lines:
-        head, text = written[at : at + _COVERED], ledger + action if action else ledger
-        check = crc32(text, crc32(head, crc32(place)))
-        values.append(head + check.to_bytes(4, "little") + text)
-    return values
+        heads["policy"] = [_behind(line, _POLICY) for line in texts]
+    covered = np.dtype([("covered", f"V{_COVERED}"), ("check", "V4")])
+    begun = map(crc32, heads.view(covered)["covered"].tolist(), map(crc32, places))
+    heads["crc"] = list(map(crc32, texts, map(crc32, ledgers, begun)))
+    whole = heads.view(f"V{SIZE}").tolist()
+    return list(map(b"".join, zip(whole, ledgers, texts, strict=True)))
 
 
 def _behind(line: bytes, name: bytes) -> int:

@@ -80,8 +80,9 @@ async def live(path: Path, keys: int) -> None:
             np.arange(first, first + len(names)),
         )
         releases = engine.apply_batch(Batch.of_losses(names, losses, offsets))
-        entries = record_all(releases, lines=spec.lines, ordinal=lines + 1)
-        lines += len(entries)
+        written = record_all(releases, lines=spec.lines, ordinal=lines + 1)
+        lines += len(written.keys)
+        actions, ledger = written.published()
         point = Checkpoint(
             next_offset=engine.position, low_water=0, rows=engine.rows, commit_seq=1,
             lines_recorded=lines, lines_published=lines, epoch=1, digest=spec.digest, partitions=1,
@@ -92,10 +93,8 @@ async def live(path: Path, keys: int) -> None:
             Commit(
                 next_offset=engine.position,
                 state=[(Entries("home", 0).checkpoint, encode_checkpoint(point))],
-                actions=[
-                    (entry.key, entry.action) for entry in entries if entry.action is not None
-                ],
-                ledger=[(entry.key, entry.ledger) for entry in entries],
+                actions=actions,
+                ledger=ledger,
             ),
         )
     await transport.close()

@@ -24,13 +24,8 @@ def publish_before_durable() -> None:
 
     def early(self: PartitionWork, *, now: float, pace: Pace) -> Cut:
         made = cut(self, now=now, pace=pace)
-        entries = self._waiting.entries
-        commit = replace(
-            made.commit,
-            actions=[(entry.key, entry.action) for entry in entries if entry.action is not None],
-            ledger=[(entry.key, entry.ledger) for entry in entries],
-        )
-        return replace(made, commit=commit)
+        actions, ledger = self._waiting.written.published()
+        return replace(made, commit=replace(made.commit, actions=actions, ledger=ledger))
 
     PartitionWork.cut = early  # type: ignore[method-assign]
     taking._is_later = lambda line, checkpoint: False  # else it would halt at its next start
