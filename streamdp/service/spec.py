@@ -70,7 +70,19 @@ class StreamSpec:
                 expected="a learner with a charge",
                 got=self.learner.recipe.name,
             )
-        self._check_observed()
+        # The noise must fit what the format reads: losses, or the action in headers or in payloads.
+        # Counts of actions from payloads are protected; counts from headers are published.
+        played, read = self.learner.recipe.played, self.format.feedback
+        wanted = None if played is None else (played, self.learner.actions)
+        if wanted != (None if read is None else (read.played, read.arms)):
+            raise InvalidConfig(
+                "format",
+                "reads something that the learner's noise does not fit",
+                expected="losses" if wanted is None else f"its actions, played = {wanted[0]}",
+                got="losses"
+                if read is None
+                else f"{len(read.arms)} actions, played = {read.played}",
+            )
         if self.estimates:
             tariff(self.kind, budget=self.share)
         if self.idle is not None and not self.topics.headers:
@@ -91,23 +103,6 @@ class StreamSpec:
                     expected=f"≥ {self.epoch + 1}",
                     got=epoch,
                 )
-
-    def _check_observed(self) -> None:
-        """The learner's noise must fit what the format reads: losses, headers or payloads.
-
-        Counts of actions from payloads are protected; counts from headers are published.
-        """
-        played, read = self.learner.recipe.played, self.format.feedback
-        wanted = None if played is None else (played, self.learner.actions)
-        if wanted != (None if read is None else (read.played, read.arms)):
-            raise InvalidConfig(
-                "format",
-                "reads something that the learner's noise does not fit",
-                expected="losses" if wanted is None else f"its actions, played = {wanted[0]}",
-                got="losses"
-                if read is None
-                else f"{len(read.arms)} actions, played = {read.played}",
-            )
 
     @cached_property
     def kind(self) -> Kind:
@@ -159,7 +154,10 @@ class StreamSpec:
     def lines(self) -> Lines:
         """The writer of the stream's public lines."""
         recipe = self.learner.recipe
-        package = package_of(recipe.name)
+        package, of = package_of(recipe.name), self.format.feedback
+        named: dict[str, Any] = {}  # what policies name, beside the arms
+        if of is not None:
+            named = {"shown": of.actions, "contexts": of.contexts, "played": of.played}
         return Lines(
             stream=self.name,
             input=self.topics.input,
@@ -174,15 +172,8 @@ class StreamSpec:
             memory=recipe.memory,
             learner=recipe.learner,
             schedule=written(self.learner.schedule),
-            **self._named(),
+            **named,
         )
-
-    def _named(self) -> dict[str, Any]:
-        """What policies name, beside the arms."""
-        of = self.format.feedback
-        if of is None:
-            return {}
-        return {"shown": of.actions, "contexts": of.contexts, "played": of.played}
 
     def epoch_learner(self, *, carries: bool) -> EpochLearner:
         """What the rows of an epoch with this learner mean, for later epochs."""

@@ -27,7 +27,13 @@ from streamdp.core.events import NO_ARM
 from streamdp.ports import StreamTopics
 from streamdp.service.assembly_spec import AssemblySpec
 from streamdp.service.config.streams import Stream
-from streamdp.service.config.tables import AssemblyTable, FormatTable, PersonsTable, options_for
+from streamdp.service.config.tables import (
+    AssemblyTable,
+    FormatTable,
+    PersonsTable,
+    options_for,
+    options_of,
+)
 from streamdp.wire.formats import ContentFormat, Holds, configure, factory_of
 
 _TRIED = (0.0, 1.0, 0.5, 0.1, 1 / 3, 1e-7, 0.123456789)
@@ -84,7 +90,7 @@ def _contents(table: AssemblyTable, what: str, field: _Field | None) -> ContentF
     """What reads requests or outcomes; None for JSON."""
     key = f"{what}_format"
     format_: FormatTable = getattr(table, key)
-    if format_.name == "json" and not format_.options:
+    if format_.name == "json" and not options_of(format_):
         return None
     contents = getattr(factory_of(format_.name), "contents", None)
     if contents is None:
@@ -120,7 +126,7 @@ def _recipe(table: AssemblyTable, stream: Stream) -> Recipe:
 
 def _encoding(stream: Stream) -> Encode:
     name = stream.table.format.name
-    options, feedback = dict(stream.table.format.options), stream.feedback
+    options, feedback = options_of(stream.table.format), stream.feedback
     if "registry" in options:
         problem = "the stream's records need a schema, and an event's length must never differ"
         expected = "a stream whose format is json or float32"

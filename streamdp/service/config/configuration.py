@@ -31,7 +31,7 @@ from streamdp.service.config.budgets import charged, check_budgets
 from streamdp.service.config.complaints import as_ours
 from streamdp.service.config.environment import Origins, overlaid
 from streamdp.service.config.streams import Seeds, Stream
-from streamdp.service.config.tables import Tables
+from streamdp.service.config.tables import Tables, options_of
 from streamdp.service.settings import LoopSettings, Pace
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Configuration:
         for entry in entry_points(group=TRANSPORTS, name=table.kind):
             factory: type[Technology] = entry.load()
             try:
-                return factory.from_settings({**table.settings, **settings}, app=self.app)
+                return factory.from_settings({**options_of(table), **settings}, app=self.app)
             except InvalidConfig as error:
                 if _SETTING.fullmatch(error.where):
                     raise self.origins.placed(error, self.path) from error

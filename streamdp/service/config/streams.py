@@ -17,7 +17,7 @@ from streamdp.core.learners.recipes import CONTEXTS, OBSERVED, kind_of
 from streamdp.core.randomness import Randomness, SeededRandomness, SystemRandomness
 from streamdp.core.regret import Estimate, full_charge, shares
 from streamdp.ports import StreamTopics
-from streamdp.service.config.tables import LearnerTable, StreamTable, options_for
+from streamdp.service.config.tables import LearnerTable, StreamTable, options_for, options_of
 from streamdp.wire.feedback import Feedback
 from streamdp.wire.formats import Format, configure
 
@@ -190,7 +190,7 @@ def _options(table: LearnerTable) -> dict[str, str]:
     An absent recipe stays absent: the default depends on what the stream observes.
     """
     options: dict[str, str] = {} if table.recipe is None else {"recipe": table.recipe}
-    for name, value in table.options.items():
+    for name, value in options_of(table).items():
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
             options[name] = ", ".join(value)
             continue

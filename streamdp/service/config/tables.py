@@ -152,11 +152,6 @@ class TransportTable(BaseModel):
 
     kind: str = Field(description="sqlite, kafka, or another entry point of streamdp.transports")
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What the transport is opened with."""
-        return dict(self.model_extra or {})
-
 
 class TopicTable(BaseModel):
     """An input topic and its budget, which all its readers share."""
@@ -189,11 +184,6 @@ class LearnerTable(BaseModel):
         f" with feedback {OBSERVED['feedback'].default}",
     )
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """The options of the recipe."""
-        return dict(self.model_extra or {})
-
 
 class FormatTable(BaseModel):
     """How a record is read; all other keys are the format's own options."""
@@ -205,15 +195,15 @@ class FormatTable(BaseModel):
         " streamdp.formats"
     )
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """The options of the format."""
-        return dict(self.model_extra or {})
+
+def options_of(table: TransportTable | LearnerTable | FormatTable) -> dict[str, Any]:
+    """The keys of an open table, which other code knows and checks."""
+    return dict(table.model_extra or {})
 
 
 def options_for(table: FormatTable, topic: str) -> dict[str, Any]:
     """A format's options; those of a registry have the subject that producers use by default."""
-    options = table.options
+    options = options_of(table)
     return {"subject": f"{topic}-value", **options} if "registry" in options else options
 
 
