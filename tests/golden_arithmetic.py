@@ -23,7 +23,9 @@ import numpy as np
 from streamdp.core.evidence import Standing, VoteFilter
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
+from streamdp.lab.play import totals
 from tests.golden_engine import plain
+from tests.support.histories import history_after, nothing_known, policy_after
 
 GOLDEN = Path(__file__).parent / "golden" / "arithmetic.json"
 ROWS, BLOCKS, VOTES = 8, 24, 300
@@ -81,15 +83,15 @@ def of_policies(learner: PolicyLearner) -> str:
     """After each of some blocks of some keys: sums by arithmetic, from small to far out."""
     arms, digest = len(learner.actions), sha256()
     cells = np.arange(ROWS * arms, dtype=np.int64).reshape(ROWS, arms)
-    state = learner.nothing_known(ROWS)
+    state = nothing_known(learner, ROWS)
     for block in range(BLOCKS):
         length = learner.schedule.stop(block) - learner.schedule.start(block)
         shown = (cells * 7 + block * 3) % 11 * length // (11 * arms) + (cells + block) % 2
         noise = (cells * 7919 + block * 104_729) % 2001 - 1000
         swing = (cells % arms * 1400) // arms - 700 + noise * 3 // 10  # later arms are better
         gains = shown * swing * UNIT // 2000 + (cells * 31 + block) % 17 * UNIT - 8 * UNIT
-        state = learner.learned(state, *learner.totals(gains, shown).values())
-        policy = learner.policy(state, np.full(ROWS, block + 1, dtype=np.int64))
+        state = history_after(learner, state, *totals(learner, gains, shown).values())
+        policy = policy_after(learner, state, np.full(ROWS, block + 1, dtype=np.int64))
         digest.update(policy.astype("<u4").tobytes())
     return digest.hexdigest()
 

@@ -20,6 +20,7 @@ from streamdp.core.evidence.policy import PARTS
 from streamdp.core.evidence.policy_posterior import TAILS, NoiseVariance, level
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES
+from streamdp.lab.play import totals
 
 SHOP = '{"device":["phone","desktop"],"country":["de","fr","it"],"age":{"cuts":[18.0,30.0,65.0]}}'
 EXACT = NoiseVariance(2.0)
@@ -215,7 +216,7 @@ def test_parts_release_the_sums_of_the_whole_table() -> None:
     )
     rng = np.random.default_rng(3)
     gains, shown = rng.integers(1, 9, (2, 1, 2, 3, 4, 2))
-    columns = of.totals(gains.reshape(1, -1), shown.reshape(1, -1))
+    columns = totals(of, gains.reshape(1, -1), shown.reshape(1, -1))
     for name, table in (("sums", gains[0]), ("shown", shown[0])):
         parts = [table.sum(axis=1).reshape(-1), table.sum(axis=(0, 2)).reshape(-1)]
         assert columns[name].tolist() == [np.concatenate(parts).tolist()]

@@ -44,6 +44,7 @@ from streamdp.testing.memory import MemoryTechnology
 from streamdp.wire.lines import Charge, PolicyLine, from_base64
 from streamdp.wire.published import decode_in_force, decode_ledger
 from tests.support.command_line import run_command
+from tests.support.histories import nothing_known, policy_after
 from tests.support.services import Room
 from tests.test_contexts_service import ACTIONS, CLICKS, FIELDS, shown, spec
 
@@ -227,7 +228,7 @@ def test_estimates_by_cell_are_unbiased() -> None:
     (cell,) = policies_of(TEXT)
     (answer,) = weigh(log, (cell,), Bench((2,)))
     learner = cell.learner
-    policies = [learner.policy(learner.nothing_known(1), np.zeros(1, np.int64))[0]] + [
+    policies = [policy_after(learner, nothing_known(learner), np.zeros(1, np.int64))[0]] + [
         policy_of(release.policy or b"", actions=2, cells=4).reshape(-1)
         for release in fold(log, learner, seed=2, stream="replay", epoch=1)
         if release.kind == SUMS
@@ -342,7 +343,7 @@ def slow_regret(
         randomness=SeededRandomness(seed), epoch=1,
     )  # fmt: skip
     (coins,) = coins_of(Bench((seed,)))
-    policy = learner.policy(learner.nothing_known(1), np.zeros(1, np.int64))[0].reshape(-1, 2)
+    policy = policy_after(learner, nothing_known(learner), np.zeros(1, np.int64))[0].reshape(-1, 2)
     releases = 0
     for row, at, coin in zip(losses, cells, coins.integers(0, PARTS, len(cells)), strict=True):
         of = at if len(policy) > 1 else 0

@@ -45,6 +45,7 @@ from streamdp.wire.formats import Format, configure
 from streamdp.wire.retracing import Method
 from tests.support.batches import feedback_batch, headers_of, observe
 from tests.support.calling import Streamdp
+from tests.support.histories import nothing_known, policy_after
 from tests.support.shop_files import FEEDBACK_SHOP, read
 from tests.test_formats import LONGEST
 
@@ -253,9 +254,11 @@ def test_two_arms_stand_for_any_number() -> None:
     assert str(learner()).endswith(") of 2 actions in 12 contexts")
     assert str(two).endswith(") of 2 actions")
     assert (two.charge, two.sums_scale) == (learner().charge, learner().sums_scale)
-    assert two.policy(two.nothing_known(1), np.zeros(1, np.int64)).tolist() == [[PARTS // 2] * 2]
+    assert policy_after(two, nothing_known(two), np.zeros(1, np.int64)).tolist() == [
+        [PARTS // 2] * 2
+    ]
     with pytest.raises(InvalidConfig, match="another table"):
-        learner().policy(two.nothing_known(1), np.zeros(1, np.int64))
+        policy_after(learner(), nothing_known(two), np.zeros(1, np.int64))
 
 
 def test_a_stream_learns_what_is_best_in_each_cell() -> None:

@@ -15,6 +15,7 @@ from streamdp.wire.published import Lines
 from tests.golden_wire import FEEDBACK, SHOWN_FEEDBACK
 from tests.support.asking import Observer, shown
 from tests.support.browser import CONTRAST, LAPPING, Browser, browser, keep
+from tests.support.histories import history_after, nothing_known, policy_after
 from tests.support.publishing import Topic, action, charge
 from tests.support.showing import CLICKS, LEARNER
 
@@ -29,16 +30,16 @@ BLOCKS = 14
 def releases() -> list[Release]:
     """An opening and blocks of 1, 2, 4, … impressions, shown by the policies that follow."""
     rng = np.random.default_rng(5)
-    state, start = LEARNER.nothing_known(1), 1
+    state, start = nothing_known(LEARNER), 1
     opening, block = SHOWN_FEEDBACK["opening"], SHOWN_FEEDBACK["sums"]
-    policy = LEARNER.policy(state, np.array([0]))
+    policy = policy_after(LEARNER, state, np.array([0]))
     drawn = [replace(opening, policy=policy[0].astype("<u4").tobytes())]
     for number in range(BLOCKS):
         shown = rng.multinomial(2**number, policy[0] / policy[0].sum())
         clicks = rng.binomial(shown, CLICKED_BY)
         gains = np.rint((clicks - shown / 2 + rng.laplace(0, 2, 4)) * UNIT).astype(np.int64)
-        state = LEARNER.learned(state, gains[None], shown[None])
-        policy = LEARNER.policy(state, np.array([number + 1]))
+        state = history_after(LEARNER, state, gains[None], shown[None])
+        policy = policy_after(LEARNER, state, np.array([number + 1]))
         drawn.append(
             replace(
                 block,

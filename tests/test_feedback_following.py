@@ -22,6 +22,7 @@ from streamdp.core.learners.feedback.policy_following import policy_following
 from streamdp.core.learners.feedback.policy_weights import policy_weights
 from streamdp.core.learners.remembering_leader import remembering_leader
 from tests.support.carrying import live, policies, store_of, stream
+from tests.support.histories import history_after, nothing_known, policy_after
 from tests.support.protocol_model import restore
 from tests.support.streams import ACTIONS
 
@@ -180,14 +181,14 @@ def test_block_lengths_follow_from_actions_and_epsilon_alone() -> None:
 def test_noise_alone_begins_no_regime() -> None:
     """ε = 1/4, most arms hardly shown, 300 blocks: the regime that is in force is old."""
     learner = policy_following(actions=["a", "b", "c", "d"], epsilon="1/4")
-    random, state = np.random.default_rng(3), learner.nothing_known(20)
+    random, state = np.random.default_rng(3), nothing_known(learner, 20)
     shown = np.tile(np.array([6000, 40, 40, 40]), (20, 1))
     for _ in range(300):
         clicks = random.binomial(shown, [0.06, 0.02, 0.02, 0.02])
         noise = np.rint(random.laplace(0, 4 * UNIT, shown.shape)).astype(np.int64)
         gains = clicks * UNIT - shown * UNIT // 2 + noise
-        state = learner.learned(state, gains, shown)
-    policy = learner.policy(state, np.full(20, 30)) / PARTS
+        state = history_after(learner, state, gains, shown)
+    policy = policy_after(learner, state, np.full(20, 30)) / PARTS
     assert (policy[:, 0] > 0.95).all()
     assert (learner.rule.history.carried(state)[:, 0, 0] * 0.06 > 150 * 6000).mean() > 0.9
 

@@ -32,6 +32,7 @@ from streamdp.core.learners.feedback import (
 )
 from streamdp.core.randomness import SeededRandomness
 from tests.golden_engine import plain
+from tests.support.histories import history_after, nothing_known, policy_after
 
 PRIVATE = [
     name for name, made in FEEDBACK_RECIPES.items() if "epsilon" in signature(made).parameters
@@ -46,14 +47,14 @@ def made(recipe: str, arms: tuple[str, ...] = ARMS, **options: str) -> PolicyLea
 def history(learner: PolicyLearner, blocks: int, *, rows: int = 3, seed: int = 1) -> np.ndarray:
     """The state after so many blocks of made-up noisy sums: integers alone, so always the same."""
     arms = len(learner.actions)
-    state = learner.nothing_known(rows)
+    state = nothing_known(learner, rows)
     for block in range(blocks):
         tags, slots = np.zeros((rows, 16), np.uint8), np.full(rows, block) + np.arange(rows) * 99
         words = SeededRandomness(seed).bits("history", 4, tags, slots).words(0, 2 * arms)
         shown = (words[:, :arms] % np.uint64(2**block + 1)).astype(np.int64)
         noise = (words[:, arms:] % np.uint64(9 * UNIT)).astype(np.int64) - 4 * UNIT
         level_ = np.arange(arms) * UNIT // 8 - UNIT // 4
-        state = learner.learned(state, shown * level_ + noise, shown)
+        state = history_after(learner, state, shown * level_ + noise, shown)
     return state
 
 
@@ -178,10 +179,10 @@ def test_nothing_known_is_a_uniform_policy() -> None:
     """Before the first release every rule but UCB1 plays uniformly, to a part."""
     for recipe in (*PRIVATE, "thompson"):
         learner = made(recipe)
-        policy = learner.policy(learner.nothing_known(2), np.zeros(2, dtype=np.int64))
+        policy = policy_after(learner, nothing_known(learner, 2), np.zeros(2, dtype=np.int64))
         assert np.abs(policy - PARTS / 5).max() <= 2, recipe
     ucb1 = made("ucb1")
-    policy = ucb1.policy(ucb1.nothing_known(1), np.zeros(1, dtype=np.int64))
+    policy = policy_after(ucb1, nothing_known(ucb1), np.zeros(1, dtype=np.int64))
     assert policy.tolist() == [[PARTS, 0, 0, 0, 0]]
 
 
@@ -232,10 +233,12 @@ def test_what_is_known_decides(recipe: str) -> None:
     arms = len(learner.actions)
     shown = np.full((1, arms), 10**6)
     gains = np.array([[-2, -1, 3, 1, 0] * (arms // 5)]) * UNIT * 10**5
-    state = learner.learned(learner.nothing_known(1), gains, shown)
+    state = history_after(learner, nothing_known(learner), gains, shown)
     for _ in range(60):
-        state = learner.learned(state, gains, shown)
-    policy = learner.policy(state, np.full(1, 12))[0][:5]  # of the first cell, if there are cells
+        state = history_after(learner, state, gains, shown)
+    policy = policy_after(learner, state, np.full(1, 12))[0][
+        :5
+    ]  # of the first cell, if there are cells
     assert policy.argmax() == 2
     assert policy[2] > PARTS * 0.9
     least = {"policy_blocks": 1, "policy_following": 1, "policy_weights": PARTS // 100 - 2}.get(
@@ -251,12 +254,12 @@ def test_the_floor_is_in_shows() -> None:
     length = int(learner.schedule.lengths(np.array([block]))[0])
     shown = np.full((1, 5), 10**6)
     gains = np.array([[-200, -1, 300, 1, 0]]) * UNIT * 10**3
-    policy = learner.policy(
-        learner.learned(learner.nothing_known(1), gains, shown), np.full(1, block)
+    policy = policy_after(
+        learner, history_after(learner, nothing_known(learner), gains, shown), np.full(1, block)
     )
     shows = policy[0] / PARTS * length
     assert shows[0] == pytest.approx(16 / 4, rel=0.02)
-    first = learner.policy(learner.nothing_known(1), np.zeros(1, dtype=np.int64))[0]
+    first = policy_after(learner, nothing_known(learner), np.zeros(1, dtype=np.int64))[0]
     assert first.min() >= PARTS * 0.5 / 5 - 2  # in a short block the floor is half of uniform
 
 
@@ -265,31 +268,33 @@ def test_who_is_far_behind_is_eliminated_and_may_return() -> None:
     learner = made("policy_elimination")
     shown = np.full((1, 5), 10**5)
     gains = np.array([[-40, -40, 30, 30, -40]]) * UNIT * 10**3
-    state = learner.learned(learner.nothing_known(1), gains, shown)
-    policy = learner.policy(state, np.full(1, 9))[0]
+    state = history_after(learner, nothing_known(learner), gains, shown)
+    policy = policy_after(learner, state, np.full(1, 9))[0]
     assert policy.tolist() == [0, 0, PARTS // 2, PARTS // 2, 0]
-    back = learner.learned(state, -gains * 3, shown * 3)
-    assert learner.policy(back, np.full(1, 11))[0].tolist()[2:4] == [0, 0]
+    back = history_after(learner, state, -gains * 3, shown * 3)
+    assert policy_after(learner, back, np.full(1, 11))[0].tolist()[2:4] == [0, 0]
 
 
 def test_weights_need_no_propensities() -> None:
     """An arm's estimate is n·S_j/n_j: shown rarely or often, the same gain moves it as far."""
     learner = made("policy_weights", arms=("a", "b"))
     gains, shown = np.array([[90, 10]]) * UNIT // 4, np.array([[90, 10]])
-    state = learner.learned(learner.nothing_known(1), gains, shown)
+    state = history_after(learner, nothing_known(learner), gains, shown)
     assert state[0, 0].tolist() == [25.0, 25.0]
     assert state[0, 1].tolist() == [0.0, 0.0]
-    nobody = learner.learned(state, gains * 0, shown * 0)
+    nobody = history_after(learner, state, gains * 0, shown * 0)
     assert (nobody == state).all()
 
 
 def test_forgetting_weighs_the_past_less() -> None:
     """With a factor of 1/2 a block counts half as much after the next."""
     remembers, forgets = made("policy_blocks"), made("policy_blocks", forgetting="1/2")
-    once = remembers.learned(remembers.nothing_known(1), np.full((1, 5), UNIT), np.full((1, 5), 50))
+    once = history_after(
+        remembers, nothing_known(remembers), np.full((1, 5), UNIT), np.full((1, 5), 50)
+    )
     nothing = np.zeros((1, 5), dtype=np.int64)
-    assert (forgets.learned(once, nothing, nothing) == once / 2).all()
-    assert (remembers.learned(once, nothing, nothing) == once).all()
+    assert (history_after(forgets, once, nothing, nothing) == once / 2).all()
+    assert (history_after(remembers, once, nothing, nothing) == once).all()
 
 
 GOLDEN = {
@@ -314,7 +319,7 @@ def digest(recipe: str) -> str:
     learner, seen = made(recipe), b""
     for blocks in range(14):
         state = history(learner, blocks)
-        policy = learner.policy(state, np.full(3, blocks))
+        policy = policy_after(learner, state, np.full(3, blocks))
         assert (policy.sum(axis=1, dtype=np.int64) == PARTS).all()
         seen += policy.astype("<u4").tobytes() + state.astype("<f8").tobytes()
     return sha256(seen).hexdigest()[:16]

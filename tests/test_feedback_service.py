@@ -25,6 +25,7 @@ from streamdp.testing.faults import Dice
 from streamdp.wire.decoded import Headers
 from streamdp.wire.lines import Charge, PolicyLine, from_base64
 from streamdp.wire.published import decode_in_force, decode_ledger
+from tests.support.histories import history_after, nothing_known, policy_after
 from tests.support.services import Room
 from tests.support.streams import ACTIONS, feedback_spec, shown, spec
 
@@ -79,7 +80,7 @@ def test_is_a_policy_published_that_anybody_can_recompute(played: str) -> None:
     assert isinstance(first, Charge)
     assert isinstance(first.learner, str)
     learner = feedback_learner_of(json.loads(first.learner), actions=ACTIONS)
-    states = {key: learner.nothing_known(1) for key in KEYS}
+    states = {key: nothing_known(learner) for key in KEYS}
     compared = 0
     for record in evidence.ledger:
         line = decode_ledger(record.value)
@@ -88,9 +89,9 @@ def test_is_a_policy_published_that_anybody_can_recompute(played: str) -> None:
         assert key is not None
         if sums is not None:
             gains, counts = np.split(sums, 2)
-            states[key] = learner.learned(states[key], gains[None], counts[None])
+            states[key] = history_after(learner, states[key], gains[None], counts[None])
         block = line.block if sums is None else line.block + 1
-        expected = learner.policy(states[key], np.array([block]))[0]
+        expected = policy_after(learner, states[key], np.array([block]))[0]
         assert policies[line.identity].tolist() == expected.tolist()
         compared += 1
     assert compared == len(policies) > 20

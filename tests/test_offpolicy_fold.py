@@ -39,6 +39,7 @@ from streamdp.testing.memory import MemoryTechnology
 from streamdp.wire.feedback import Feedback
 from streamdp.wire.lines import Charge, PolicyLine, from_base64
 from streamdp.wire.published import decode_in_force, decode_ledger
+from tests.support.histories import nothing_known, policy_after
 from tests.support.replayed import Pieces
 from tests.support.services import Room
 from tests.support.shown_logs import ACTIONS, MEANS, made_up
@@ -105,7 +106,7 @@ def test_is_an_exact_replay_the_engine_on_what_was_drawn(cell: FeedbackCell) -> 
         epoch=2,
     )
     (coins,) = coins_of(bench)
-    policies = [cell.learner.policy(cell.learner.nothing_known(1), np.zeros(1, np.int64))[0]]
+    policies = [policy_after(cell.learner, nothing_known(cell.learner), np.zeros(1, np.int64))[0]]
     for row, coin in zip(losses, coins.integers(0, PARTS, len(losses)).tolist(), strict=True):
         arm = int(drawn(policies[-1][None], np.zeros(1, np.int64), np.array([coin]))[0])
         policies += [

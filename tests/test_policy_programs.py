@@ -13,6 +13,7 @@ import streamdp as sd
 import streamdp.client
 from docs.programs import policies as programs
 from tests.support.deployment import accepted
+from tests.support.histories import history_after, nothing_known, policy_after
 
 PROGRAMS = Path(programs.__file__).parent
 VECTORS = Path(streamdp.client.__file__).parent / "choices.tsv"
@@ -30,7 +31,7 @@ def test_the_program_computes_the_policies_of_every_recipe(arms: int) -> None:
             make: Any = getattr(sd, recipe)
             learner = make(actions=names, epsilon="1/2", played=played, **forgets)
             noise = {"on_sums": on_sums / 0.25, "on_counts": on_counts / 0.25}
-            state, w, g = learner.nothing_known(1), [0.0] * arms, [0.0] * arms
+            state, w, g = nothing_known(learner), [0.0] * arms, [0.0] * arms
             hypotheses = [(0.0, w, g)] * 6
             for block in range(12):
                 length = int(learner.schedule.lengths(np.array([block]))[0])
@@ -47,7 +48,7 @@ def test_the_program_computes_the_policies_of_every_recipe(arms: int) -> None:
                         ((rewards - losses) / 2).tolist(),
                         ((rewards + losses) / 2**20).tolist(),
                     )
-                state = learner.learned(state, drawn[0][None], drawn[1][None])
+                state = history_after(learner, state, drawn[0][None], drawn[1][None])
                 length = int(learner.schedule.lengths(np.array([block + 1]))[0])
                 if recipe == "policy_following":
                     hypotheses = programs.following_learned(
@@ -65,7 +66,7 @@ def test_the_program_computes_the_policies_of_every_recipe(arms: int) -> None:
                         policy = programs.blocks(*laws, spread=6 / 5, shows=8 / 0.5, length=length)
                     else:
                         policy = programs.elimination(w, g, width=2.5)
-                theirs = learner.policy(state, np.array([block + 1]))[0]
+                theirs = policy_after(learner, state, np.array([block + 1]))[0]
                 assert policy == theirs.tolist(), (recipe, played, block)
 
 

@@ -20,9 +20,9 @@ class Frame:
 
     def __init__(self, frame: object, names: Sequence[str]) -> None:
         """Refuse what is no frame, and names that it does not have or that are given twice."""
-        narwhals = _narwhals()
+        library = load_narwhals()
         try:
-            self._frame: Any = narwhals.from_native(frame, eager_only=True)
+            self._frame: Any = library.from_native(frame, eager_only=True)
         except TypeError:
             expected = "a frame of pandas or polars, or a table of pyarrow"
             raise _wrong("frame", "no frame", expected, type(frame).__name__) from None
@@ -72,19 +72,12 @@ class Frame:
             if not column.dtype.is_numeric():
                 expected, got = "numbers", str(column.dtype)
                 raise _wrong(f"column {name!r}", "no numbers", expected, got)
-            columns.append(np.asarray(column.cast(_narwhals().Float64).to_numpy(), np.float64))
+            columns.append(np.asarray(column.cast(load_narwhals().Float64).to_numpy(), np.float64))
         return np.column_stack(columns) if columns else np.empty((len(self), 0))
 
 
-def frame_from(columns: dict[str, list[Any]], *, backend: str) -> Any:
-    """A frame of these columns: backend is pandas, polars or pyarrow."""
-    narwhals = _narwhals()
-    if backend not in ("pandas", "polars", "pyarrow"):
-        raise _wrong("backend", "unknown", "pandas, polars or pyarrow", repr(backend))
-    return narwhals.from_dict(columns, backend=backend).to_native()
-
-
-def _narwhals() -> Any:
+def load_narwhals() -> Any:
+    """The library that reads all sorts of frames; an extra."""
     try:
         import narwhals
     except ImportError:

@@ -32,7 +32,7 @@ from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.core.kinds.recipe import config_of
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, feedback_learner_of
 from streamdp.core.learners.recipes import CONTEXTS
-from streamdp.lab.play import NOBODY, RunBits, play, slots_of
+from streamdp.lab.play import NOBODY, RunBits, play, slots_of, totals
 from streamdp.lab.replay.spread import standard_error
 
 LEARNED = 0.25
@@ -294,7 +294,7 @@ class TableShows:
         if not self._apart:
             gains, shown = gains.sum(axis=1), shown.sum(axis=1)
         many = len(rows)
-        return rows, self._learner.totals(gains.reshape(many, -1), shown.reshape(many, -1))
+        return rows, totals(self._learner, gains.reshape(many, -1), shown.reshape(many, -1))
 
 
 def as_json(table: Table, found: Iterable[Learned]) -> dict[str, object]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from streamdp.core.frames import frame_from
+from streamdp.core.errors import InvalidConfig
+from streamdp.core.frames import load_narwhals
 from streamdp.lab.planning import ChangePlan, LearnerPlan, as_json, changes_as_json
 from streamdp.lab.replay.replaying import Replay
 from streamdp.lab.replay.reported import as_json as replayed
@@ -29,7 +30,12 @@ def frame_of(result: Result, *, backend: str = "pandas") -> Any:
         for row in _rows(result)
     ]
     names = list(dict.fromkeys(name for row in rows for name in row))
-    return frame_from({name: [row.get(name) for row in rows] for name in names}, backend=backend)
+    narwhals = load_narwhals()
+    if backend not in ("pandas", "polars", "pyarrow"):
+        expected = "pandas, polars or pyarrow"
+        raise InvalidConfig("backend", "unknown", expected=expected, got=repr(backend))
+    columns = {name: [row.get(name) for row in rows] for name in names}
+    return narwhals.from_dict(columns, backend=backend).to_native()
 
 
 def _rows(result: Result) -> Iterator[Mapping[str, Any]]:

@@ -463,7 +463,7 @@ class Shows:
                     self._enter(at + 1, delayed, phase)
         none = np.zeros((self.runs, world.actions), dtype=np.int64)
         sums, shows = self.known.pop(block, (none, none))
-        return rows, self.kind.totals(sums, shows)
+        return rows, totals(self.kind, sums, shows)
 
     def _enter(self, block: int, shown: Ints, phase: int) -> None:
         gains = NULL * shown - self.world.shown_sums(shown, phase, self.generator)
@@ -633,3 +633,18 @@ def _counted(in_force: InForce, actions: int) -> Floats:
     if in_force.ndim == 1:
         return np.bincount(in_force, minlength=actions).astype(np.float64)
     return np.asarray(in_force.sum(axis=0, dtype=np.int64) / PARTS)
+
+
+def totals(kind: PolicyLearner, gains: Ints, shown: Ints) -> Columns:
+    """The private columns of blocks with these exact sums of centred gains, and counts."""
+    if kind.parts is not None:
+        gains, shown = (_of_parts(of, kind.parts) for of in (gains, shown))
+    return kind.added(gains, shown)
+
+
+def _of_parts(of_arms: Ints, parts: Ints) -> Ints:
+    """The numbers of a table in parts: rows × numbers, of rows × arms."""
+    numbers = np.zeros((len(of_arms), int(parts.max()) + 1), dtype=np.int64)
+    for places in parts:
+        np.add.at(numbers.T, places, of_arms.T)
+    return numbers

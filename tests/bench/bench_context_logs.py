@@ -32,6 +32,7 @@ from streamdp.lab.offpolicy.question import FeedbackQuestion, replay_shown
 from streamdp.lab.offpolicy.statements import headline, interval, lead
 from streamdp.lab.replay.cells import parse_epsilons
 from tests.bench.bench_contexts import learned
+from tests.support.histories import nothing_known, policy_after
 
 FIELDS = Contexts.read(
     {
@@ -79,11 +80,13 @@ def right(learner: PolicyLearner, cells: Ints, carriers: Ints, seed: int) -> tup
     arms = len(learner.actions)
     cells = cells[order] if arms > K else np.zeros(len(cells), dtype=np.int64)
     carriers, hits = carriers[order], np.zeros(len(cells))
-    state, block, at = learner.nothing_known(1), 0, 0
+    state, block, at = nothing_known(learner), 0, 0
     while at < len(cells):
         number = np.array([block])
         stop = min(len(cells), at + int(learner.schedule.lengths(number)[0]))
-        policy: Floats = learner.policy(state, number)[0].reshape(-1, K).cumsum(axis=1) / PARTS
+        policy: Floats = (
+            policy_after(learner, state, number)[0].reshape(-1, K).cumsum(axis=1) / PARTS
+        )
         own, draws = cells[at:stop], rng.random((stop - at, 1))
         guess = np.minimum((draws >= policy[own]).sum(axis=1), K - 1)
         hits[at:stop] = guess == carriers[at:stop]

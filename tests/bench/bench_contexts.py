@@ -45,7 +45,9 @@ from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
 from streamdp.core.releases import Identity
+from streamdp.lab.play import totals
 from streamdp.ports import Publications, StreamTopics
+from tests.support.histories import nothing_known, policy_after
 
 ACTIONS = 4
 Shape = tuple[int, ...]
@@ -146,11 +148,11 @@ def losses(
     rng: np.random.Generator,
 ) -> tuple[float, float]:
     """What is lost in one run, and by uniform play; phases are equal parts of the slots."""
-    state, block, at, lost, uniform = learner.nothing_known(1), 0, 0, 0.0, 0.0
+    state, block, at, lost, uniform = nothing_known(learner), 0, 0, 0.0, 0.0
     ends = [slots * (number + 1) // len(phases) for number in range(len(phases))]
     while at < slots:
         stop = min(slots, at + int(learner.schedule.lengths(np.array([block]))[0]))
-        policy = learner.policy(state, np.array([block]))[0].reshape(phases[0].shape) / PARTS
+        policy = policy_after(learner, state, np.array([block]))[0].reshape(phases[0].shape) / PARTS
         gains, shown = np.zeros(policy.shape), np.zeros(policy.shape)
         while at < stop:
             phase = next(number for number, end in enumerate(ends) if at < end)
@@ -172,7 +174,7 @@ def learned(
 ) -> Floats:
     """The history after a block with these sums, which are released with rounded noise."""
     whole = np.rint(gains.reshape(1, -1) * UNIT), shown.reshape(1, -1)
-    exact = learner.totals(*(of.astype(np.int64) for of in whole))
+    exact = totals(learner, *(of.astype(np.int64) for of in whole))
     released = np.concatenate(
         [
             numbers + np.rint(rng.laplace(0, float(scale or 0), numbers.shape))

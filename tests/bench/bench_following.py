@@ -35,6 +35,7 @@ from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.feedback import PolicyLearner, feedback_learner_of
 from streamdp.core.randomness import SeededRandomness
+from streamdp.lab.play import totals
 
 LEARNERS = ("policy_following", "policy_blocks")
 WORLDS = ("still", "1 jump", "3 jumps", "10 jumps", "slow")
@@ -141,7 +142,7 @@ def played(learner: PolicyLearner, rates: Rates, *, runs: int, horizon: int) -> 
         shown = random.multinomial(stop - first, policy)
         clicked = random.binomial(shown, now)
         yield Block(first, stop, policy, now, clicked.sum(axis=1))
-        private = learner.totals(clicked * UNIT - shown * (UNIT // 2), shown)
+        private = totals(learner, clicked * UNIT - shown * (UNIT // 2), shown)
         assert shown.shape == (runs, arms)
         released = learner.draw(
             "sums",

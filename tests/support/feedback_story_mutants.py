@@ -35,6 +35,7 @@ from streamdp.lab.audit.neighbours import innermost
 from tests.support.batches import changed
 from tests.support.engine_mutants import MUTANTS as ENGINE_MUTANTS
 from tests.support.feedback_mutants import MUTANTS, mutant, with_batch, with_contents
+from tests.support.histories import history_after
 
 __all__ = ["MUTANTS"]
 
@@ -331,7 +332,7 @@ def carries_over_what_the_open_block_held(patch: pytest.MonkeyPatch) -> None:
             assert kept.history is not None
             history = np.frombuffer(kept.history).reshape(1, 2, -1)
             open_ = private["sums"][[row]], private["shown"][[row]]
-            yield key, after, Known(0, learner.learned(history, *open_)[0].tobytes())
+            yield key, after, Known(0, history_after(learner, history, *open_)[0].tobytes())
 
     patch.setattr(Engine, "known", knowing)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sized
 from itertools import islice
 from operator import index
-from types import UnionType
 from warnings import warn
 
 from streamdp.core.errors import InvalidConfig, complaint
@@ -13,13 +12,6 @@ from streamdp.core.evidence.contexts import Contexts, level
 
 _MOST = 2**63 - 1
 _MOST_NAMED = 20  # actions in a message
-
-
-def check_learner(learner: object, kinds: type | UnionType, *, recipe: str) -> None:
-    """Refuse what no recipe makes, such as a recipe's name."""
-    if not isinstance(learner, kinds):
-        expected = f"what a recipe makes, such as {recipe}"
-        raise _wrong("learner", "no learner for this engine", expected, type(learner).__name__)
 
 
 def check_randomness(randomness: object) -> None:
@@ -60,12 +52,6 @@ def cell_of(context: object, contexts: Contexts | None) -> int:
         got = "another field" if isinstance(context, Mapping) else type(context).__name__
         raise _wrong("context", "of other fields", expected, got)
     return contexts.cell({name: level(value) for name, value in context.items()})
-
-
-def check_choice(choice: object, kind: type) -> None:
-    """Refuse what no call of `choose` returned."""
-    if not isinstance(choice, kind):
-        raise _wrong("choice", "no choice", "what `choose` returned", type(choice).__name__)
 
 
 def warn_of_shape(losses: object, *, actions: int) -> None:

@@ -23,7 +23,7 @@ from types import MappingProxyType
 import numpy as np
 
 from streamdp.core import calibration
-from streamdp.core.arrays import Bools, Ints
+from streamdp.core.arrays import Ints
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.grid import UNIT
 from streamdp.core.noise import standard_deviation
@@ -116,15 +116,6 @@ class Estimate:
                 expected="1 or more",
                 got=self.min_length,
             )
-
-    def to_config(self) -> dict[str, str]:
-        """The estimate's table in a configuration; `estimate` reads it back."""
-        written = {"epsilon": str(self.epsilon), "min_length": str(self.min_length)}
-        return {"name": self.name, **written}
-
-    def due(self, lengths: Ints) -> Bools:
-        """Which blocks it is released for: a function of public lengths."""
-        return lengths >= self.min_length
 
     def statistic(self, sums: Ints, *, action: Ints, nulls: Ints) -> Ints:
         """The exact statistic of each block: NOT PRIVATE. Sums (R × K), nulls: of whole blocks."""

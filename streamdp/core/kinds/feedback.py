@@ -42,15 +42,13 @@ from streamdp.core.events import SUMS, Batch
 from streamdp.core.evidence.context_model import ContextModel
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policies import ReleasedSums
-from streamdp.core.evidence.policy import Policy
 from streamdp.core.evidence.policy_posterior import NoiseVariance, noise_of
-from streamdp.core.evidence.policy_rule import CARRIED_PER_ARM, PolicyRule
+from streamdp.core.evidence.policy_rule import PolicyRule
 from streamdp.core.grid import NULL, UNIT
 from streamdp.core.kinds.estimates import Estimate
 from streamdp.core.kinds.kind import (
     BitsOf,
     BlockRelease,
-    Sizes,
     check_columns,
     check_even,
 )
@@ -156,18 +154,6 @@ class PolicyLearner:
         """The variance of the noise in an arm's sum of gains (in loss²) and in its count."""
         return noise_of((self.sums_scale or Fraction(0)) / UNIT, pairs=self.pairs)
 
-    def nothing_known(self, rows: int) -> Floats:
-        """The histories of new rows."""
-        return np.zeros((rows, *self.rule.history.shape(self.numbers)))
-
-    def learned(self, state: Floats, first: Ints, second: Ints) -> Floats:
-        """The histories after a block that released these two numbers of each arm."""
-        return self.evidence.learned(state, np.concatenate([first, second], axis=-1))
-
-    def policy(self, state: Floats, blocks: Ints) -> Policy:
-        """The policies in force during these blocks, for rows with these histories."""
-        return self.rule.policy(state, self.schedule.lengths(blocks))
-
     def __str__(self) -> str:
         """One line for tables and logs."""
         options = ", ".join(f"{name}={value}" for name, value in self.options)
@@ -208,12 +194,6 @@ class PolicyLearner:
         shape, (first, second) = (self.numbers,), names_of_sums(pairs=self.pairs)
         return Field(first, np.int64, shape), Field(second, np.int64, shape)
 
-    def totals(self, gains: Ints, shown: Ints) -> Columns:
-        """The private columns of blocks with these exact sums of centred gains, and counts."""
-        if self.parts is not None:
-            gains, shown = (_of_parts(of, self.parts) for of in (gains, shown))
-        return self.added(gains, shown)
-
     def added(self, gains: Ints, shown: Ints) -> Columns:
         """What centred gains, and counts, add to the two columns."""
         if self.pairs:
@@ -230,11 +210,6 @@ class PolicyLearner:
         """Noisy sums, with the learner's rule."""
         parts = 1 if self.parts is None else len(self.parts)
         return ReleasedSums(self.numbers, self.rule, self.forgetting, self.noise, self.pairs, parts)
-
-    def size(self) -> Sizes:
-        """Two numbers for each arm are released, and two kept; a policy has one part for each."""
-        numbers, policy = self.numbers, 4 * len(self.actions)
-        return Sizes(sums=16 * numbers, policy=policy, history=8 * CARRIED_PER_ARM * numbers)
 
     def checked(self, batch: Batch) -> Batch:
         """The batch. Values of `played` and `gain` may be content: they are never refused."""
@@ -336,11 +311,3 @@ class FeedbackContents:
         for name, numbers in added.items():
             for cells in self.cells:
                 np.add.at(self.private[name].reshape(-1), cells[part], numbers)
-
-
-def _of_parts(of_arms: Ints, parts: Ints) -> Ints:
-    """The numbers of a table in parts: rows × numbers, of rows × arms."""
-    numbers = np.zeros((len(of_arms), int(parts.max()) + 1), dtype=np.int64)
-    for places in parts:
-        np.add.at(numbers.T, places, of_arms.T)
-    return numbers

@@ -36,7 +36,16 @@ from streamdp.lab.logs.shown import SlotCells, over_cells
 from streamdp.lab.logs.stages import Watch, unwatched
 from streamdp.lab.offpolicy.answers import FeedbackAnswer, FeedbackCell, charge_of, ends_of
 from streamdp.lab.offpolicy.estimators import MeanReward
-from streamdp.lab.play import KeyBits, KeyPart, coins_of, drawn, likely_best, of_first_row, play
+from streamdp.lab.play import (
+    KeyBits,
+    KeyPart,
+    coins_of,
+    drawn,
+    likely_best,
+    of_first_row,
+    play,
+    totals,
+)
 from streamdp.lab.replay.course import Shares, Trajectory
 from streamdp.lab.replay.cuts import Bench, Rows
 
@@ -288,6 +297,6 @@ class OwnDraws:
         places = (len(keys) * np.arange(len(seeds))[:, None] + ended).reshape(-1)
         exact = gains.astype(np.int64).reshape(shape)[:, ended]
         arms = self.cells * K
-        return places, self.learner.totals(
-            exact.reshape(-1, arms), shown.reshape(shape)[:, ended].reshape(-1, arms)
+        return places, totals(
+            self.learner, exact.reshape(-1, arms), shown.reshape(shape)[:, ended].reshape(-1, arms)
         )

@@ -43,6 +43,7 @@ from streamdp.lab.play import (
     likely_best,
     of_first_row,
     play,
+    totals,
 )
 from streamdp.lab.replay.course import Shares, Trajectory
 from streamdp.lab.replay.cuts import Bench, Rows
@@ -138,7 +139,7 @@ class Agreeing:
         if not ended:
             return NOBODY
         exact = np.array(gains).astype(np.int64)  # far below 2**53
-        return np.array(ended), self.learner.totals(exact, np.array(shown))
+        return np.array(ended), totals(self.learner, exact, np.array(shown))
 
     def _agreed(self, policy: Policy, coins: Ints, first: int, key: int, most: int) -> Ints:
         """The next records of a key that show what is drawn, at most so many, in their order."""

@@ -37,7 +37,7 @@ from streamdp.lab.offpolicy.estimators import (
     Sums,
     value_of,
 )
-from streamdp.lab.play import KeyBits, KeyPart, likely_best, of_first_row, play
+from streamdp.lab.play import KeyBits, KeyPart, likely_best, of_first_row, play, totals
 from streamdp.lab.replay.course import Shares, Trajectory
 from streamdp.lab.replay.cuts import Bench, Rows
 
@@ -215,7 +215,7 @@ class LogBlocks:
         """All seeds of a key learn from the same records."""
         keys, ended = self.part.ending(rows, self.closed, block)
         group = self.blocks.first[keys] + block
-        totals = self.learner.totals(self.blocks.gains[group], self.blocks.shown[group])
+        totals = totals(self.learner, self.blocks.gains[group], self.blocks.shown[group])
         seeds = len(self.part.seeds)
         return ended, {name: np.tile(column, (seeds, 1)) for name, column in totals.items()}
 

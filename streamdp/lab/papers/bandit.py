@@ -23,12 +23,13 @@ import numpy as np
 
 from streamdp.core import calibration
 from streamdp.core.calibration import parse_epsilon
-from streamdp.core.engine.arguments import check_action, check_learner, check_randomness
+from streamdp.core.engine.arguments import check_action, check_randomness
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.grid import UNIT
 from streamdp.core.ledger import Run
 from streamdp.core.noise import discrete_laplace
 from streamdp.core.randomness import Purpose, Randomness
+from streamdp.lab.papers.arguments import check_learner
 from streamdp.lab.papers.learners import Bandit, Part
 from streamdp.lab.papers.ledger import Ledger
 from streamdp.lab.papers.numbered_draws import NumberedDraws

@@ -18,11 +18,12 @@ from fractions import Fraction
 
 from streamdp.core.arrays import Floats
 from streamdp.core.calibration import parse_epsilon
-from streamdp.core.engine.arguments import check_choice, check_learner, check_randomness
+from streamdp.core.engine.arguments import check_randomness
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.grid import UNIT
 from streamdp.core.noise import discrete_laplaces
 from streamdp.core.randomness import Purpose, Randomness
+from streamdp.lab.papers.arguments import check_choice, check_learner
 from streamdp.lab.papers.bandit import on_grid
 from streamdp.lab.papers.learners.bases import drawn
 from streamdp.lab.papers.learners.experts import (
