@@ -21,6 +21,7 @@ from streamdp.core.learners import Leader, learner_of
 from streamdp.core.noise import discrete_laplace
 from streamdp.core.randomness import Bits, Purpose, SeededRandomness
 from streamdp.core.regret import ESTIMATES, Estimate, estimate
+from streamdp.core.schedule import Schedule
 from streamdp.lab.audit import Memo, audit_kind, sample
 from streamdp.lab.audit.exposure import designs, exposed
 from streamdp.lab.audit.transcripts import worst_ratios
@@ -116,12 +117,14 @@ def test_a_rounded_statistic_needs_a_rounded_sensitivity() -> None:
 
 
 def test_an_estimate_that_is_not_charged_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def action_only(self: Tariff, lengths: Ints) -> Iterator[tuple[Fraction, NDArray[np.bool_]]]:
-        yield self.releases[0].epsilon, np.ones(len(lengths), dtype=np.bool_)
+    def action_only(
+        self: Tariff, blocks: int, schedule: Schedule
+    ) -> Iterator[tuple[Fraction, int, int]]:
+        yield self.releases[0].epsilon, 0, blocks
 
     asked = estimate("block_regret", epsilon="1/2", min_length=SECOND)
     memo = sound_but_for_ratios(asked)
-    monkeypatch.setattr(Tariff, "of_lengths", action_only)
+    monkeypatch.setattr(Tariff, "of_first", action_only)
     assert not audited(asked, memo=memo)[0]
 
 

@@ -31,7 +31,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from streamdp.core.arrays import Field
 from streamdp.core.errors import StateMismatch
-from streamdp.core.events import OPENING, SUMS, After, Carried, Key
+from streamdp.core.events import OPENING, After, Carried, Key
+from streamdp.core.evidence.policy_rule import CARRIED_PER_ARM
 from streamdp.core.kinds.kind import Kind
 from streamdp.core.releases import NOT_SAID, Identity, Release
 from streamdp.wire.entries import Entries, parse_entry, read_key, release_entry
@@ -277,17 +278,19 @@ def largest_recorded(lines: Lines, kind: Kind, *, key_bytes: int) -> int:
 
     It is compared with the transport's limit at start, so that no commit can fail for its size.
     """
-    kinds, size = (OPENING, *(release.name for release in kind.releases)), kind.size()
-    policy = bytes(size.policy) or None
-    carried = Carried(0, LONG, After(LONG, LONG, LONG), bytes(size.history) or None)
+    drawn = (OPENING, 1), *((release.name, release.width) for release in kind.releases)
+    policy = history = None
+    if kind.evidence.answers == "policy":
+        policy = bytes(4 * len(kind.actions))
+        history = bytes(8 * CARRIED_PER_ARM * (kind.releases[0].width // 2))
+    carried = Carried(0, LONG, After(LONG, LONG, LONG), history)
     keys: tuple[Key, ...] = (None, ESCAPED * key_bytes, b"\xff" * key_bytes)
     sizes = []
-    for key, name in product(keys, kinds):
+    for key, (name, width) in product(keys, drawn):
         identity = Identity(lines.stream, LONG, key, LONG, LONG, LONG, name)
         epsilon = Fraction(LONG, LONG - 1)
-        numbers = (0,) * (size.sums // 8 if name == SUMS else 1)
         release = Release(
-            identity, numbers, LONG - 1, LONG, LONG, LONG, epsilon, policy=policy,
+            identity, (0,) * width, LONG - 1, LONG, LONG, LONG, epsilon, policy=policy,
             carried=carried if name == OPENING else None,
         )  # fmt: skip
         recorded = record(release, lines=lines, ordinal=LONG)

@@ -19,7 +19,7 @@ import pytest
 from numpy.typing import NDArray
 
 from streamdp.core import randomness, segments
-from streamdp.core.arrays import Bools, Ints
+from streamdp.core.arrays import Ints
 from streamdp.core.bank import CLEAN, Bank
 from streamdp.core.engine import Engine
 from streamdp.core.engine.rebuilding import Rebuilding
@@ -33,6 +33,7 @@ from streamdp.core.noise import discrete_laplace
 from streamdp.core.randomness import Bits, CounterBits, Purpose, SystemRandomness
 from streamdp.core.regret import Estimate, estimate
 from streamdp.core.releases import Releases
+from streamdp.core.schedule import Schedule
 from streamdp.core.segments import BatchSlots
 from streamdp.core.selection import PermuteAndFlip, Prior, race
 from streamdp.core.snapshot import Loading
@@ -326,14 +327,17 @@ def rounds_the_sums_that_it_loads(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(INCUMBENT, said="the ledger does not say what its blocks cost")
 def lets_long_blocks_go_free(patch: pytest.MonkeyPatch) -> None:
-    of_lengths = Tariff.of_lengths
+    of_first = Tariff.of_first
 
-    def lenient(self: Tariff, lengths: Ints) -> Iterator[tuple[Fraction, Bools]]:
-        for epsilon, which in of_lengths(self, lengths):
-            yield epsilon, which & (lengths < 40)
-        yield Fraction(0), lengths >= 40
+    def lenient(
+        self: Tariff, blocks: int, schedule: Schedule
+    ) -> Iterator[tuple[Fraction, int, int]]:
+        for epsilon, begin, end in of_first(self, blocks, schedule):
+            for block in range(begin, end):
+                free = schedule.stop(block) - schedule.start(block) >= 40
+                yield Fraction(0) if free else epsilon, block, block + 1
 
-    patch.setattr(Tariff, "of_lengths", lenient)
+    patch.setattr(Tariff, "of_first", lenient)
 
 
 @mutant(INCUMBENT, said="block_regret: not drawn exactly once", estimates=ESTIMATES)

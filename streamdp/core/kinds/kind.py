@@ -22,7 +22,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, NamedTuple, Protocol
+from itertools import compress, pairwise
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -52,14 +53,6 @@ class BlockRelease:
     def due(self, lengths: Ints) -> Bools:
         """Which blocks have it: a function of public lengths."""
         return lengths >= self.shortest
-
-
-class Sizes(NamedTuple):
-    """The bytes of what a release has beside one number, the same whatever is drawn."""
-
-    sums: int = 0  # a block's sums and counts
-    policy: int = 0  # that is in force
-    history: int = 0  # that a carried opening begins with
 
 
 class Contents(Protocol):
@@ -128,9 +121,6 @@ class Kind(Protocol):
     def law(self, name: str, private: Columns, public: Columns, released: Ints) -> Floats:
         """ln of the probability that `draw` releases these numbers for R rows; for the audit."""
 
-    def size(self) -> Sizes:
-        """The bytes of what is written, so that a start refuses what could never be."""
-
 
 def check_columns(batch: Batch, names: frozenset[str]) -> None:
     """Refuse a batch with other columns than these."""
@@ -169,30 +159,16 @@ class Tariff:
 
     releases: tuple[BlockRelease, ...]
 
-    def highest(self) -> Fraction:
-        """The most that any slot can be charged."""
-        return sum((release.epsilon for release in self.releases), Fraction(0))
-
-    def of_lengths(self, lengths: Ints) -> Iterator[tuple[Fraction, Bools]]:
-        """Each charge that occurs, the shortest blocks' first, and which blocks pay it."""
-        borders = sorted({release.shortest for release in self.releases})
-        for low, high in zip(borders, [*borders[1:], np.iinfo(np.int64).max], strict=True):
-            which = (lengths >= low) & (lengths < high)
-            if which.any():
-                due = (release.epsilon for release in self.releases if release.shortest <= low)
-                yield sum(due, Fraction(0)), which
-
     def of_first(self, blocks: int, schedule: Schedule) -> Iterator[tuple[Fraction, int, int]]:
-        """The charges of the first blocks, as runs [begin, end) of blocks that cost the same."""
+        """The charges of the first blocks, as runs [begin, end) of blocks that release the same."""
         for first in range(0, blocks, _AT_ONCE):
             numbers = np.arange(first, min(first + _AT_ONCE, blocks))
-            charges = list(self.of_lengths(schedule.lengths(numbers)))
-            kind = np.zeros(len(numbers), dtype=np.int64)
-            for at, (_, which) in enumerate(charges):
-                kind[which] = at
-            changes = np.flatnonzero(np.diff(kind)) + 1
-            for run in np.split(np.arange(len(numbers)), changes):
-                yield charges[kind[run[0]]][0], int(numbers[run[0]]), int(numbers[run[-1]]) + 1
+            lengths = schedule.lengths(numbers)
+            due = np.array([release.due(lengths) for release in self.releases])
+            changes = np.flatnonzero((due[:, 1:] != due[:, :-1]).any(axis=0)) + 1
+            for begin, end in pairwise([0, *changes.tolist(), len(numbers)]):
+                paid = compress(self.releases, due[:, begin])
+                yield sum((of.epsilon for of in paid), Fraction(0)), first + begin, first + end
 
 
 def tariff(kind: Kind, *, budget: Fraction | None) -> Tariff | None:
@@ -211,12 +187,12 @@ def tariff(kind: Kind, *, budget: Fraction | None) -> Tariff | None:
         raise InvalidConfig("budget", "missing", expected='for example "1.0"', got=budget)
     if len(set(others)) != len(others):
         raise InvalidConfig("estimates", "a name twice", expected="distinct names", got=others)
-    charges = Tariff(kind.releases)
-    if charges.highest() > budget:
+    charge = full_charge(kind)
+    if charge > budget:
         raise InvalidConfig(
             "budget",
             "the charges of one event exceed it",
             expected=f"at most {budget}",
-            got=charges.highest(),
+            got=charge,
         )
-    return charges
+    return Tariff(kind.releases)

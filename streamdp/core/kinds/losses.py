@@ -21,11 +21,10 @@ a word; the words are addressed by learner and slot, so that neither order nor b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -40,7 +39,6 @@ from streamdp.core.kinds.estimates import Estimate
 from streamdp.core.kinds.kind import (
     BitsOf,
     BlockRelease,
-    Sizes,
     check_columns,
     check_even,
 )
@@ -68,23 +66,6 @@ def resampled(losses: NDArray[np.float32], bits: Bits) -> NDArray[np.float32]:
 
 
 Window = Literal["whole", "random_prefix", "running"]
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """What is the same for all learners with a window."""
-
-    drawn: bool = False  # whether its length is drawn for each block
-    cleared: bool = True  # whether the sums begin anew with each block
-
-
-WINDOWS: Mapping[str, Rule] = MappingProxyType(
-    {
-        "whole": Rule(),
-        "random_prefix": Rule(drawn=True),
-        "running": Rule(cleared=False),
-    }
-)
 
 
 def prefixes(lengths: Ints, bits: Bits) -> Ints:
@@ -131,7 +112,7 @@ class Leader:
         object.__setattr__(self, "actions", read_actions(self.actions))
         if self.charge is not None and self.charge <= 0:
             raise InvalidConfig(self.name, "no charge", expected="> 0", got=self.charge)
-        if self.charge is not None and not WINDOWS[self.window].cleared:
+        if self.charge is not None and self.window == "running":
             raise InvalidConfig(
                 self.name,
                 "a running window reads slots again",
@@ -197,9 +178,9 @@ class Leader:
     @property
     def fields(self) -> tuple[Field, ...]:
         """The window's sums; where estimates are released, sums and nulls of the whole block."""
-        window, shape = WINDOWS[self.window], (len(self.actions),)
-        fields = [Field("sums", np.int64, shape, cleared=window.cleared)]
-        if window.drawn:
+        shape = (len(self.actions),)
+        fields = [Field("sums", np.int64, shape, cleared=self.window != "running")]
+        if self.window == "random_prefix":
             fields.append(Field("window", np.int64, cleared=False))  # how many slots count
         if self.estimates:
             fields += [Field("totals", np.int64, shape), Field("nulls", np.int64)]
@@ -217,10 +198,6 @@ class Leader:
     def evidence(self) -> Votes:
         """Votes, with the learner's memory."""
         return Votes(self.memory, len(self.actions))
-
-    def size(self) -> Sizes:
-        """A release is one number, and one action is in force."""
-        return Sizes()
 
     def checked(self, batch: Batch) -> Batch:
         """The batch, its losses as float32."""
@@ -289,7 +266,7 @@ class LossAdder:
         """The sums of each segment: over its window, and where needed over all its slots."""
         leader, segments, grouped = self._leader, slots.segments, slots.grouped
         windows, counted = None, segments.length
-        if WINDOWS[leader.window].drawn:
+        if leader.window == "random_prefix":
             windows = self._windows(slots, bits)
             counted = np.clip(windows - segments.into, 0, segments.length)
         given, changed = slots.batch.content["losses"], leader.resample == "bernoulli"

@@ -215,9 +215,9 @@ class LogBlocks:
         """All seeds of a key learn from the same records."""
         keys, ended = self.part.ending(rows, self.closed, block)
         group = self.blocks.first[keys] + block
-        totals = totals(self.learner, self.blocks.gains[group], self.blocks.shown[group])
+        exact = totals(self.learner, self.blocks.gains[group], self.blocks.shown[group])
         seeds = len(self.part.seeds)
-        return ended, {name: np.tile(column, (seeds, 1)) for name, column in totals.items()}
+        return ended, {name: np.tile(column, (seeds, 1)) for name, column in exact.items()}
 
 
 @dataclass(frozen=True, slots=True)
