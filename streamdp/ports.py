@@ -528,7 +528,6 @@ class Administrator(Protocol):
 
 
 @runtime_checkable
-@runtime_checkable
 class RemovingAdministrator(Administrator, Protocol):
     """An administrator that can delete topics; the demonstration deletes those that it made."""
 
