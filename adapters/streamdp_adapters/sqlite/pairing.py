@@ -32,14 +32,10 @@ from streamdp_adapters.sqlite.trusted import TRUSTED, TakenPart, TrustedFile
 
 @dataclass(frozen=True, slots=True)
 class FilePair:
-    """A trusted file and its published file, both open for writing. One thread only.
-
-    With `history` ``"all"`` superseded actions stay; with ``"latest"`` they are deleted.
-    """
+    """A trusted file and its published file, both open for writing. One thread only."""
 
     trusted: TrustedFile
     published: OpenFile
-    history: str
 
     def parts(self) -> list[TakenPart]:
         """Each partition that was ever taken; of one that only the published file knows, no input.
@@ -65,7 +61,7 @@ class FilePair:
             file.execute("INSERT OR IGNORE INTO part VALUES (?, ?, ?, ?)", (part.id, *name))
             for table in TABLES:  # actions first, so that none is here without its ledger line
                 for rows in self.trusted.later(table, part.id, last[table]):
-                    append(file, table, part.id, rows, self.history)
+                    append(file, table, part.id, rows, self.trusted.history)
 
     def check(self, part: TakenPart) -> None:
         """Refuse what `copy` would refuse."""
@@ -119,10 +115,9 @@ class FilePair:
 
 def open_pair(settings: Settings) -> FilePair:
     """Open both files; create missing ones."""
-    history = settings.actions
     with ExitStack() as undo:
-        trusted = TrustedFile(open_file(settings.path, TRUSTED), history=history)
+        trusted = TrustedFile(open_file(settings.path, TRUSTED), settings.actions)
         undo.callback(trusted.close)
         published = open_file(settings.published, PUBLISHED)
         undo.pop_all()
-    return FilePair(trusted, published, history)
+    return FilePair(trusted, published)

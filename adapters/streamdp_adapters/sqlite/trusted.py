@@ -97,15 +97,12 @@ class Ownership:
     worker: str
 
 
+@dataclass(frozen=True, slots=True)
 class TrustedFile:
-    """The transactions on the trusted file. One thread only.
+    """The transactions on the trusted file. One thread only."""
 
-    With `history` ``"all"`` superseded actions stay; with ``"latest"`` they are deleted.
-    """
-
-    def __init__(self, file: OpenFile, *, history: str = "latest") -> None:
-        self.file = file
-        self._history = history
+    file: OpenFile
+    history: str  # "all": superseded actions stay; "latest": they are deleted
 
     # --- topics and input -------------------------------------------------------------------
 
@@ -189,7 +186,7 @@ class TrustedFile:
             for table, records in ((ACTIONS, commit.actions), (LEDGER, commit.ledger)):
                 start = last_row(file, table, owner.part) + 1
                 rows = [(at, *record) for at, record in enumerate(records, start)]
-                append(file, table, owner.part, rows, self._history)
+                append(file, table, owner.part, rows, self.history)
             file.execute(
                 "UPDATE part SET topic = ?, beside = ?, position = ?, remark = ?,"
                 " low_water = coalesce(?, low_water),"
@@ -215,7 +212,7 @@ class TrustedFile:
         with self.file.writing() as file:
             part = _enter(file, topics, 0)
             at = last_row(file, ACTIONS, part) + 1
-            append(file, ACTIONS, part, [(at, MODE_KEY, line)], self._history)
+            append(file, ACTIONS, part, [(at, MODE_KEY, line)], self.history)
             return TakenPart(topics, 0, part)
 
     def durable(
