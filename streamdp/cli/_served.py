@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from streamdp.cli.common import Prepared, complain
 from streamdp.cli.exit_codes import ExitCode, code_of, code_of_halt
+from streamdp.core.errors import StreamdpError
 
 if TYPE_CHECKING:
     from streamdp.service.config import Seeds
@@ -25,7 +26,6 @@ def served(ready: Prepared, *, work: Work, allowed: Seeds) -> ExitCode:
     import asyncio
     import signal
 
-    from streamdp.core.errors import StreamdpError
     from streamdp.service.event_log import where_raised
     from streamdp.service.process import log_of, piped_by_default, run
     from streamdp.service.run import TransportRefuses, run_service

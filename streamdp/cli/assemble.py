@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from streamdp.cli._served import served
-from streamdp.cli.common import DEFAULT_CONFIG, Config, SingleBroker, prepared, seeds
+from streamdp.cli.common import DEFAULT_CONFIG, Config, SingleBroker, prepared, refuse, seeds
 
 
 def register(app: typer.Typer) -> None:
@@ -22,16 +22,11 @@ def assemble(config: Config = DEFAULT_CONFIG, single_broker: SingleBroker = Fals
 
     Example: streamdp assemble --config streamdp.toml
     """
-    from streamdp.core.errors import InvalidConfig
     from streamdp.service.run import Work
 
     allowed = seeds(True)  # it draws nothing, so a stream's seed is harmless here
     ready = prepared(config, single_broker=single_broker, allowed=allowed)
     if not ready.configuration.tables.assemblies:
-        raise InvalidConfig(
-            f"{config}: assemblies",
-            "missing",
-            expected="at least one table [assemblies.NAME]",
-            got="none",
-        )
+        expected = "at least one table [assemblies.NAME]"
+        refuse(f"{config}: assemblies", "missing", expected, "none")
     raise typer.Exit(served(ready, work=Work.ASSEMBLE, allowed=allowed))

@@ -29,6 +29,7 @@ from streamdp.cli.common import (
     wait_for,
 )
 from streamdp.cli.exit_codes import ExitCode
+from streamdp.core.errors import DiskFull, Fenced, Occupied, TransportLost
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -116,7 +117,6 @@ async def _ask(ready: Prepared, wait: bool) -> None:
     from asyncio import sleep
     from itertools import chain, repeat
 
-    from streamdp.core.errors import DiskFull, Fenced, Occupied, TransportLost
     from streamdp.ports import closing
     from streamdp.service.diagnosis import compare
 

@@ -5,6 +5,14 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from streamdp.core.errors import (
+    BudgetExceeded,
+    DiskFull,
+    InvalidConfig,
+    StateMismatch,
+    TransportLost,
+)
+
 if TYPE_CHECKING:
     from streamdp.service.view import Reason
 
@@ -36,14 +44,6 @@ class ExitCode(IntEnum):
 
 def code_of(error: BaseException) -> ExitCode:
     """The exit code for an error that a command did not handle."""
-    from streamdp.core.errors import (
-        BudgetExceeded,
-        DiskFull,
-        InvalidConfig,
-        StateMismatch,
-        TransportLost,
-    )
-
     kinds = (
         (DiskFull, ExitCode.DISK),
         (TransportLost, ExitCode.TRANSPORT),

@@ -23,10 +23,12 @@ from streamdp.cli.common import (
     of_a_person,
     opened,
     print_report,
+    refuse,
     seeds,
     wait_for,
 )
 from streamdp.cli.exit_codes import ExitCode
+from streamdp.core.errors import InvalidConfig, StateMismatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -179,8 +181,6 @@ def verify(
 
 def _specs(configurations: Sequence[Configuration]) -> tuple[list[StreamSpec], list[str]]:
     """What configured streams are to write; and why that of some is not known."""
-    from streamdp.core.errors import InvalidConfig
-
     specs: list[StreamSpec] = []
     unknown: list[str] = []
     for configuration in configurations:
@@ -201,7 +201,6 @@ async def _read(
     is in the ledgers: whoever may read nothing else still gets it, and learns what was not compared
     with it.
     """
-    from streamdp.core.errors import InvalidConfig, StateMismatch
     from streamdp.ports import closing
     from streamdp.wire.entries import checkpoints
 
@@ -250,8 +249,6 @@ async def _others(technology: Technology, app: str, read: set[str]) -> list[Stre
 
 def _check_once(configurations: Sequence[Configuration]) -> None:
     """Refuse to read a ledger twice: every charge would be counted again."""
-    from streamdp.core.errors import InvalidConfig
-
     given: dict[str, Path] = {}
     for configuration in configurations:
         for topics in everything(configuration):
@@ -259,7 +256,7 @@ def _check_once(configurations: Sequence[Configuration]) -> None:
                 kind = "assemblies" if topics.output else "streams"
                 where = f"--config {configuration.path}: {kind}.{topics.stream}"
                 got = f"{topics.ledger}, as in {given[topics.ledger]}"
-                raise InvalidConfig(where, "a ledger is given twice", expected="each once", got=got)
+                refuse(where, "a ledger is given twice", "each once", got)
             given[topics.ledger] = configuration.path
 
 

@@ -37,6 +37,7 @@ from streamdp.cli.common import (
     reaching,
     refuse,
 )
+from streamdp.core.errors import InvalidConfig
 
 if TYPE_CHECKING:
     from streamdp.ports import Headers, StreamTopics, Technology
@@ -133,7 +134,6 @@ async def _sent(
     technology: Technology, topics: StreamTopics, records: Iterable[Sent], partition: int | None
 ) -> dict[str, int]:
     """Send records in batches, of each batch the input's first; return their numbers by topic."""
-    from streamdp.core.errors import InvalidConfig
 
     producer = technology.producer()
     counts = dict.fromkeys(filter(None, (topics.input, topics.second_input)), 0)
@@ -221,7 +221,6 @@ def _encoded(
     import numpy as np
 
     from streamdp.cli._events import events, shown_events
-    from streamdp.core.errors import InvalidConfig
 
     feedback = format_.feedback
     read: Any
