@@ -130,8 +130,8 @@ def test_reading_brakes_while_too_much_is_open() -> None:
         for _ in range(50):
             await asyncio.sleep(0.001)
             worker = service._workers.get(Partition(SPEC.name, 0))
-            if isinstance(worker, AssemblyWorker) and worker._work is not None:
-                most = max(most, worker._work.open)
+            if isinstance(worker, AssemblyWorker) and worker.life.work is not None:
+                most = max(most, worker.life.work.open)
         assert not group.events(0)
         group.now = WINDOW + GRACE
         await group.until(200)

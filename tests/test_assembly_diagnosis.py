@@ -149,7 +149,7 @@ def test_is_a_crash_between_two_files_no_lost_line(tmp_path: Path) -> None:
         work = PartitionAssembly(SPEC, AT, await transport.take(AT), transport)
         transport.resume(AT, work.position)
         for records in await transport.poll(max_records=1, timeout=1):
-            work.absorb(records)
+            work.absorb([records])
         with pytest.raises(Died):
             await work.round(2**50)
         await transport.close()
@@ -221,7 +221,7 @@ def told(folder: Path, outcomes: Sequence[Value], *, more: Sequence[Value] = ())
             await work.bring_back()
             transport.resume(at, work.position)
             for records in await transport.poll(max_records=9, timeout=1):
-                work.absorb(records)
+                work.absorb([records])
             assert await work.round(2**50) == 3
             assert await work.round(2**51) == 0  # in a quiet time both positions move on
             await transport.close()

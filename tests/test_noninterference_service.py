@@ -279,8 +279,8 @@ def shows_what_is_kept(patch: Patch) -> None:
         try:
             await live(self)
         finally:
-            if self._work is not None:
-                self._around.view.show(self.partition, message=repr(self._work.engine))
+            if self.life.work is not None:
+                self._around.view.show(self.partition, message=repr(self.life.work.engine))
 
     patch.setattr(Worker, "_live", showing)
 

@@ -400,7 +400,7 @@ async def test_releases_that_wait_for_a_slow_commit_are_bounded_by_their_bytes()
         await room.until(lambda: HOME0 in between[0].paused)
         for _ in range(200):
             await asyncio.sleep(0)
-        work = worker.service._workers[HOME0]._work
+        work = worker.service._workers[HOME0].life.work
         assert isinstance(work, PartitionWork)
         most = 200_000 // work.bytes_a_line
         assert most < work.unrecorded <= most + 2 * 20, "a record draws twice at most"
@@ -516,7 +516,7 @@ async def test_does_a_drain_wait_for_no_commit_that_is_not_due() -> None:
 
 def applied(worker: Worker, partition: Partition) -> int:
     """How far a service's memory is."""
-    work = worker.service._workers[partition]._work if worker.service._workers else None
+    work = worker.service._workers[partition].life.work if worker.service._workers else None
     return work.engine.position if isinstance(work, PartitionWork) else -1
 
 

@@ -22,7 +22,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from streamdp.core.errors import (
     BudgetExceeded,
@@ -90,7 +90,22 @@ _REASONS: tuple[tuple[type[StreamdpError], Reason], ...] = (
 )
 
 
-class Life:
+class Work(Protocol):
+    """What a worker has while its partition is taken."""
+
+    def read(self, records: Records, /) -> list[Any]:
+        """What must be kept of records until they are absorbed."""
+        ...
+
+    def absorb(self, records: list[Any], /) -> None:
+        """Take in consecutive records that were read."""
+        ...
+
+
+W = TypeVar("W", bound=Work)
+
+
+class Life(Generic[W]):
     """Lives with one partition until it is revoked, drained or halted."""
 
     def __init__(
@@ -99,9 +114,12 @@ class Life:
         around: Surroundings,
         *,
         live: Callable[[], Awaitable[None]],
-        drop: Callable[[], None],
+        drop: Callable[[], None] = lambda: None,
     ) -> None:
+        """`drop`: called when everything is forgotten: it is taken anew, or has another owner."""
         self.partition = partition
+        self.work: W | None = None  # None until the partition was taken and restored
+        self.inbox: list[Any] = []  # records that were read and not applied
         self.stirred = asyncio.Event()  # a waiting worker should look: records or an end have come
         self.draining = False
         self.failure: BaseException | None = None  # found elsewhere, since the taking began
@@ -116,6 +134,33 @@ class Life:
         """Let the worker raise this error before it uses any input, unless there is one already."""
         self.failure = self.failure or error
         self.stirred.set()
+
+    def deliver(self, records: Records) -> None:
+        """Take in records of this partition, in order; a failure is this partition's alone."""
+        if self.work is None or self.failure is not None:
+            return
+        try:
+            self.inbox += self.work.read(records)
+            self.stamp(records)
+        except Exception as error:
+            self.fail(error)
+        self.heard_at = self._around.clock()
+
+    def apply(self) -> W | None:
+        """Apply what was delivered, and return the work; None if there was nothing, or it failed.
+
+        A failure is this partition's alone.
+        """
+        inbox, self.inbox = self.inbox, []
+        if not inbox or self.work is None or self.failure is not None:
+            return None
+        try:
+            self.work.absorb(inbox)
+        except Exception as error:
+            self.fail(error)
+            return None
+        self.stirred.set()
+        return self.work
 
     def drain(self) -> None:
         """Let the worker end as soon as everything is durable."""
@@ -153,6 +198,11 @@ class Life:
             partition, position=taken.group_offset, end=taken.end_offset, now=around.clock()
         )
         return taken, await around.by_others(spec.name, scope(spec, partition, taken))
+
+    def begin(self, work: W, position: int) -> None:
+        """Let records come to a partition that was restored."""
+        self.work = work
+        self.go_on(position)
 
     def go_on(self, position: int) -> None:
         """Let records come from this position on."""
@@ -229,6 +279,7 @@ class Life:
                 self._halt(error)
                 return
             finally:
+                self.work, self.inbox = None, []
                 self._drop()
                 await self._leave()
             if isinstance(ended_by, Superseded):

@@ -249,7 +249,7 @@ class Service:
             for records in batches:
                 worker = self._workers.get(records.partition)
                 if worker is not None:
-                    worker.deliver(records)
+                    worker.life.deliver(records)
             if batches:
                 self._heard_at = clock()
             count = sum(len(records) for records in batches)
@@ -268,7 +268,7 @@ class Service:
         transport, now = self._transport, self._around.clock()
         self._view.missing = transport.missing()
         for partition, worker in self._workers.items():
-            if not worker.at_work and self._view.part(partition).status in ON_ITS_WAY:
+            if worker.life.work is None and self._view.part(partition).status in ON_ITS_WAY:
                 known = transport.last_known(partition)
                 self._view.look_ahead(partition, position=known.group, end=known.end, now=now)
 
@@ -293,7 +293,7 @@ class Service:
         """Let every partition publish what it has drawn, within a bounded time."""
         self._log.info("draining", partitions=len(self._tasks))
         for partition, worker in list(self._workers.items()):
-            if worker.at_work:
+            if worker.life.work is not None:
                 worker.apply()
                 worker.life.drain()
             else:

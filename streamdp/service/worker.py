@@ -18,9 +18,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from streamdp.ports import Partition, Records
+from streamdp.ports import Partition
 from streamdp.service.allocation import without_collecting
-from streamdp.service.batches import DecodedRecords
 from streamdp.service.input_fingerprint import read_proof
 from streamdp.service.life import Life, Surroundings
 from streamdp.service.protocol import PartitionWork, Restoring
@@ -57,61 +56,34 @@ class Worker:
         most = around.settings.most_drawn_bytes // spec.largest_value
         self._most_drawn = max(1, min(around.settings.most_drawn, most))
         """Most releases that may wait for a commit: a feedback stream's grow with its actions."""
-        self._work: PartitionWork | None = None
-        self._inbox: list[DecodedRecords] = []
-        self.life = Life(partition, around, live=self._live, drop=self._drop)
+        self.life: Life[PartitionWork] = Life(
+            partition, around, live=self._live, drop=self.has_room.set
+        )
         self._committed_at = 0.0
 
-    @property
-    def at_work(self) -> bool:
-        """Whether the partition was taken and rebuilt, and can publish what was drawn."""
-        return self._work is not None
-
-    def deliver(self, records: Records) -> None:
-        """Take in records of this partition, in order; a failure is this partition's alone."""
-        if self._work is None or self.life.failure is not None:
-            return
-        try:
-            self._inbox += self._work.read(records)
-            self.life.stamp(records)
-        except Exception as error:
-            self.life.fail(error)
-        self.life.heard_at = self._around.clock()
-
     def apply(self) -> None:
-        """Apply what was delivered; a failure is this partition's alone."""
-        inbox, self._inbox = self._inbox, []
+        """Apply what was delivered."""
         self.appetite = self.most_records
-        if not inbox or self._work is None or self.life.failure is not None:
+        before, records = self.life.work, sum(map(len, self.life.inbox))
+        drawn_before = 0 if before is None else before.unrecorded
+        work = self.life.apply()
+        if work is None:
             return
-        before = self._work.unrecorded
-        try:
-            self._work.absorb(inbox)
-        except Exception as error:
-            self.life.fail(error)
-        else:
-            if self._waiting(self._work) > 1:
-                self.life.pause()
-            most, drawn = self._most_drawn, self._work.unrecorded
-            appetite = most * sum(map(len, inbox)) // max(1, drawn - before)
-            self.appetite = max(1, min(self.most_records, appetite))
-            if drawn > most:
-                self.has_room.clear()
-        self.life.stirred.set()
-
-    def _drop(self) -> None:
-        """Forget everything: the partition is taken anew, or has another owner."""
-        self._work, self._inbox = None, []
-        self.has_room.set()
+        if self._waiting(work) > 1:
+            self.life.pause()
+        most, drawn = self._most_drawn, work.unrecorded
+        appetite = most * records // max(1, drawn - drawn_before)
+        self.appetite = max(1, min(self.most_records, appetite))
+        if drawn > most:
+            self.has_room.clear()
 
     # -- one taking --------------------------------------------------------------------------------
 
     async def _live(self) -> None:
         work = await self._take()
         around = self._around
-        self._work = work
         self._committed_at = around.clock()
-        self.life.go_on(work.engine.position)
+        self.life.begin(work, work.engine.position)
         around.view.running(self.partition, work)
         self.life.look()
         around.log.info(

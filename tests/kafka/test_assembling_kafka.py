@@ -93,7 +93,7 @@ async def _assemble(
             if work is None:
                 work = await _brought_back(transport, spec)
             for records in await transport.poll(max_records=7, timeout=0.02):
-                work.absorb(records)
+                work.absorb([records])
             await work.round(time.time_ns() // 1_000_000)
         except TransportLost:
             work = None

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from aiokafka.admin import NewPartitions
@@ -262,7 +263,7 @@ async def test_an_input_that_is_made_again_while_a_partition_is_taken_halts(
     before, plain = await site.evidence(), Life.fail
     old_topic, heard, go = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-    def fail(life: Life, error: BaseException) -> None:
+    def fail(life: Life[Any], error: BaseException) -> None:
         plain(life, error)
         heard.set()
 

@@ -55,7 +55,7 @@ class Life:
         """Learn from everything up to `stop`, and publish it."""
         await self._until(lambda: self.part.status is Status.RUNNING)
         async for records in self.transport.read(HOME, self.part.position, stop):
-            self.worker.deliver(records)
+            self.worker.life.deliver(records)
             self.worker.apply()
         await self._until(lambda: self.part.position >= stop)
         self.worker.life.drain()

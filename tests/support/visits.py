@@ -71,7 +71,7 @@ async def taken_over(
 async def go_on(work: PartitionAssembly, transport: PairedTransport, now: int) -> None:
     """Read what has come, and let leave what may."""
     for records in await transport.poll(max_records=4, timeout=0):
-        work.absorb(records)
+        work.absorb([records])
     await work.round(now)
 
 

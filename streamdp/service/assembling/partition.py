@@ -183,11 +183,19 @@ class PartitionAssembly:
         positions = self._restored
         reading = self._transport.read(self.partition, positions.history, positions.requests)
         async for records in reading:
-            self.absorb(records)
+            self.absorb([records])
         self._join.skip_requests(positions.requests)
 
-    def absorb(self, records: Records) -> None:
+    def read(self, records: Records) -> list[Records]:
+        """What must be kept of records until they are absorbed: all of them."""
+        return [records]
+
+    def absorb(self, records: Sequence[Records]) -> None:
         """Read requests that follow the ones before."""
+        for part in records:
+            self._absorb(part)
+
+    def _absorb(self, records: Records) -> None:
         check_goes_on(records, position=self._join.request_at)
         _check_columns(records)
         self._inputs.read_requests(records)

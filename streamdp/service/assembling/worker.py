@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from streamdp.ports import PairedTransport, Partition, Records
+from streamdp.ports import PairedTransport, Partition
 from streamdp.service.assembling.partition import PartitionAssembly
 from streamdp.service.assembly_spec import AssemblySpec
 from streamdp.service.life import Life, Surroundings
@@ -37,44 +37,17 @@ class AssemblyWorker:
         self.appetite = self.most_records = around.settings.batch_records
         self._spec = spec
         self._around = around
-        self.life = Life(partition, around, live=self._live, drop=self._drop)
-        self._work: PartitionAssembly | None = None
-        self._inbox: list[Records] = []
-
-    @property
-    def at_work(self) -> bool:
-        """Whether the partition was taken and restored."""
-        return self._work is not None
-
-    def deliver(self, records: Records) -> None:
-        """Take in requests of this partition, in order."""
-        if self._work is not None and self.life.failure is None:
-            self._inbox.append(records)
-            self.life.stamp(records)
+        self.life: Life[PartitionAssembly] = Life(partition, around, live=self._live)
 
     def apply(self) -> None:
-        """Read what was delivered; a failure is this partition's alone."""
-        inbox, self._inbox = self._inbox, []
-        if not inbox or self._work is None or self.life.failure is not None:
-            return
-        self.life.heard_at = self._around.clock()
-        try:
-            for records in inbox:
-                self._work.absorb(records)
-        except Exception as error:
-            self.life.fail(error)
-            return
-        if self._work.full:
+        """Read what was delivered."""
+        work = self.life.apply()
+        if work is not None and work.full:
             self.life.pause()
-        self.life.stirred.set()
-
-    def _drop(self) -> None:
-        self._work, self._inbox = None, []
 
     async def _live(self) -> None:
         work = await self._take()
-        self._work = work
-        self.life.go_on(work.position)
+        self.life.begin(work, work.position)
         self._around.view.turn(self.partition, Status.RUNNING)
         self._show(work)
         self._around.log.info(
