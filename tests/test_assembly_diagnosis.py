@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from streamdp.core.errors import ConfigurationMismatch, StateMismatch
 from streamdp.ports import (
@@ -34,6 +35,7 @@ from streamdp.testing.memory import MemoryAdministrator, MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.testing.transport_room import Heard
 from streamdp.wire.entries import Entries
+from streamdp.wire.state import decode_checkpoint, encode_checkpoint
 from streamdp_adapters.sqlite import Settings, Sqlite, SqliteTransport
 from tests.support.command_line import run_command
 from tests.support.shop_files import joined_shop
@@ -126,6 +128,20 @@ def test_is_retention_foreseen(verdict: Verdict, said: str, change: Change) -> N
     state, retention = asyncio.run(_partition(SPEC, AT, change(taken), alone))
     assert (state.verdict, retention.verdict) == (Verdict.GOOD, verdict)
     assert said in retention.detail
+
+
+def test_is_an_input_foreseen_that_ends_before_what_was_read() -> None:
+    """Without topic ids; outcomes are read further than they are needed."""
+    ((place, value),) = saved_point().items()
+    point = decode_checkpoint(value)
+    assert point.joined
+    joined = structs.replace(point.joined, newest_outcome=f"{7:020d}:{1:032x}", outcomes_id=None)
+    state = {place: encode_checkpoint(structs.replace(point, joined=joined))}
+    taken = replace(TAKEN, state=state, second_input_end=7, second_input_id=None)
+    (finding,) = asyncio.run(_partition(SPEC, AT, taken, alone))
+    assert finding.verdict is Verdict.PROBLEM
+    assert "the input was replaced" in finding.detail
+    assert asyncio.run(_partition(SPEC, AT, replace(taken, second_input_end=8), alone))[1:]
 
 
 class Died(Exception):

@@ -29,6 +29,7 @@ from streamdp.ports import (
     Taken,
     Verdict,
 )
+from streamdp.service.assembling.fingerprints import Inputs
 from streamdp.service.charges_by_others import ChargesByOthers, ChargesByOthersOf
 from streamdp.service.spec import StreamSpec
 from streamdp.service.taking import (
@@ -153,8 +154,10 @@ async def _partition(
         others = await by_others(spec.name, scope(spec, partition, taken))
         opening = open_partition(spec, partition, taken, by_others=others)
         shared = list[Finding]()
-        if stream is not None and opening.goes_on:
-            shared = _foreseen(stream, partition, taken, others)
+        if not isinstance(spec, StreamSpec):
+            Inputs(spec, partition, taken, opening.saved.checkpoint)  # halts if one was cut off
+        elif opening.goes_on:
+            shared = _foreseen(spec, partition, taken, others)
     except StateMismatch as error:
         return [Finding(subject, Verdict.PROBLEM, str(error))]
     point = opening.saved.checkpoint
