@@ -321,6 +321,13 @@ def test_a_first_start_begins_where_it_is_told() -> None:
     assert added.position == 2  # what came before any process knew of it
 
 
+def test_does_every_commit_say_with_how_many_partitions_the_assembly_began() -> None:
+    """So a partition that is added later is known as such, also by who takes it first."""
+    log = asyncio.run(lived_through(random_logs(3), SPEC, seed=0, chance=Fraction(0)))
+    remarks = {attempt.commit.remark for attempt in log.attempts}
+    assert remarks == {encode_remark(Remark(epoch=1, began_with=1))}
+
+
 def test_the_digest_tells_what_decides_and_hides_the_secret() -> None:
     others = [
         replace(SPEC, cap=CAP),
