@@ -82,8 +82,9 @@ class KafkaAdministrator:
                     answer = await client.create_topics([new])
                     _raise_first(answer.topic_errors)
                     shapes[topic.name] = (count, topic.replicas)
+                    shape = f"{count} partitions, {topic.replicas} replicas, {topic.cleanup}"
                     done.append(
-                        Finding(f"topic {topic.name}", Verdict.CHANGED, _shape(topic, count))
+                        Finding(f"topic {topic.name}", Verdict.CHANGED, f"made with {shape}")
                     )
             await _until_seen(client, {name: shape[0] for name, shape in shapes.items()})
         return done
@@ -312,11 +313,6 @@ def _was_there(topic: Wanted, there: There, *, source: str) -> list[Finding]:
     findings = compared(topic, there, source=source)
     wrong = [finding for finding in findings if finding.verdict is not Verdict.GOOD]
     return wrong or [Finding(f"topic {topic.name}", Verdict.GOOD, "was there")]
-
-
-def _shape(topic: Wanted, partitions: int) -> str:
-    """A created topic in a few words."""
-    return f"made with {partitions} partitions, {topic.replicas} replicas, {topic.cleanup}"
 
 
 async def _until_seen(client: AIOKafkaAdminClient, partitions: dict[str, int]) -> None:

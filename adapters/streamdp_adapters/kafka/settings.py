@@ -70,7 +70,9 @@ class KafkaSettings:
         self._one_of("security_protocol", self.security_protocol, PROTOCOLS)
         self._one_of("partitioner", self.partitioner, tuple(PARTITIONERS))
         for at, server in enumerate(self.servers, 1):
-            if not _is_address(server):  # not quoted: a URL may contain a password
+            address = _ADDRESS.fullmatch(server)
+            if address is None or not 1 <= int(address[1]) < 1 << 16:
+                # not quoted: a URL may contain a password
                 got = "a host without a port" if re.fullmatch(_HOST, server) else "other text"
                 expected = 'host:port, several with commas between, such as "localhost:9092"'
                 self._refuse("bootstrap", "not an address", expected, f"{got} as no. {at}")
@@ -294,12 +296,6 @@ def _read_secret(name: str, path: Path) -> str:
     if not secret:
         raise AccessRefused(where, "empty", expected=expected, got="nothing", named=where)
     return secret
-
-
-def _is_address(server: str) -> bool:
-    """Whether it has the form host:port."""
-    match = _ADDRESS.fullmatch(server)
-    return match is not None and 1 <= int(match[1]) < 1 << 16
 
 
 def _converted(name: str, kind: str, value: object) -> object:
