@@ -12,7 +12,7 @@ import pytest
 
 from streamdp.assembly.join import Join, Positions
 from streamdp.assembly.persons import DAY, Cap, Persons
-from streamdp.assembly.recipes import Recipe, Rewards
+from streamdp.assembly.recipes import AssemblyRecipe, Rewards
 from streamdp.assembly.rules import Combine, Rules
 from streamdp.core.errors import StateMismatch
 from tests.support.assembly_model import (
@@ -42,7 +42,7 @@ CAP = Cap(2, 5, SECRET)
     ("gap", "recipe"), [(1, Rewards()), (3, READS_REQUESTS)], ids=["ignores", "reads"]
 )
 def test_events_are_those_of_an_independent_join_through_crashes(
-    combine: Combine, gap: int, recipe: Recipe
+    combine: Combine, gap: int, recipe: AssemblyRecipe
 ) -> None:
     """Byte for byte and in the same order, whatever was dropped and read again."""
     crashed = 0
@@ -161,7 +161,7 @@ def _neighbour(logs: Logs, seed: int) -> tuple[Logs, int]:
 @pytest.mark.parametrize("cap", [None, CAP], ids=["no cap", "a cap"])
 @pytest.mark.parametrize("recipe", [Rewards(), READS_REQUESTS], ids=["ignores", "reads"])
 def test_a_request_s_content_and_outcomes_change_one_event_alone(
-    recipe: Recipe, cap: Cap | None
+    recipe: AssemblyRecipe, cap: Cap | None
 ) -> None:
     """Order, times, sizes and positions of everything are the same, whatever came of a request."""
     differing = 0

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from streamdp.assembly.join import Join, Positions
 from streamdp.assembly.persons import Cap, Persons
 from streamdp.assembly.recipes import (
+    AssemblyRecipe,
     Categories,
     Errors,
     PrivateRewards,
     Rankers,
-    Recipe,
     Rewards,
     Unreadable,
 )
@@ -28,7 +28,7 @@ from streamdp.wire.formats import configure
 from tests.test_formats import nested
 
 ACTIONS = ("a", "b", "c")
-RECIPES: list[Recipe] = [
+RECIPES: list[AssemblyRecipe] = [
     Rewards(), Rankers(ACTIONS), Rankers(ACTIONS, by_rank=True), Categories(ACTIONS),
     Errors(ACTIONS, scale=2.0),
 ]  # fmt: skip
@@ -53,7 +53,7 @@ GUESSES = b'{"predictions": {"a": 1.0, "b": 3.0, "other": 0}}'
     ],
 )  # fmt: skip
 def test_gains_are_those_of_the_table(
-    recipe: Recipe, request_: bytes | None, outcome: bytes, gains: list[float]
+    recipe: AssemblyRecipe, request_: bytes | None, outcome: bytes, gains: list[float]
 ) -> None:
     assert recipe.answer(recipe.question(request_), outcome) == gains
 
@@ -67,7 +67,9 @@ def test_gains_are_those_of_the_table(
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("recipe", RECIPES, ids=repr)
-def test_an_outcome_that_cannot_be_read_is_none(recipe: Recipe, outcome: bytes | None) -> None:
+def test_an_outcome_that_cannot_be_read_is_none(
+    recipe: AssemblyRecipe, outcome: bytes | None
+) -> None:
     asked: list[Any] = [LISTS, GUESSES]
     for content in asked:
         try:
@@ -84,7 +86,7 @@ def test_an_outcome_that_cannot_be_read_is_none(recipe: Recipe, outcome: bytes |
 )  # fmt: skip
 @pytest.mark.parametrize("recipe", [Rankers(ACTIONS), Errors(ACTIONS, scale=1.0)], ids=repr)
 def test_a_request_that_cannot_be_read_is_a_null_event(
-    recipe: Recipe, content: bytes | None
+    recipe: AssemblyRecipe, content: bytes | None
 ) -> None:
     """Whatever came of it: it has its slot, and 1/2 for every action."""
     with pytest.raises(Unreadable):
@@ -93,7 +95,7 @@ def test_a_request_that_cannot_be_read_is_a_null_event(
     assert _losses(recipe, content, [outcome]) == [0.5, 0.5, 0.5]
 
 
-DEEP: list[tuple[Recipe, bytes, bytes]] = [
+DEEP: list[tuple[AssemblyRecipe, bytes, bytes]] = [
     (Rewards(), b"{}", b'{"reward": 1}'),
     (PrivateRewards(ACTIONS), b'{"action": "a"}', b'{"reward": 1}'),
     (PrivateRewards(ACTIONS, FIELDS), b'{"action": "a", "context": {}}', b'{"reward": 1}'),
@@ -105,7 +107,7 @@ DEEP: list[tuple[Recipe, bytes, bytes]] = [
 
 @pytest.mark.parametrize(("recipe", "content", "outcome"), DEEP, ids=repr)
 def test_contents_that_are_nested_too_deeply_cannot_be_read(
-    recipe: Recipe, content: bytes, outcome: bytes
+    recipe: AssemblyRecipe, content: bytes, outcome: bytes
 ) -> None:
     """Their events would depend on how deep the stack was when they were joined."""
     question = recipe.question(nested(128, content))
@@ -135,7 +137,7 @@ ALMOST = st.dictionaries(
 ).map(lambda value: json.dumps(value).encode())
 
 
-def _losses(recipe: Recipe, content: bytes | None, outcomes: list[bytes]) -> list[float]:
+def _losses(recipe: AssemblyRecipe, content: bytes | None, outcomes: list[bytes]) -> list[float]:
     """The losses of one request's event, by the raw format, whose events have one length."""
     actions = [f"action {number}" for number in range(max(2, recipe.gains))]
     rows = configure("float32", actions=actions, options={})

@@ -15,7 +15,7 @@ from streamdp.core.arrays import Columns, Floats, Ints
 from streamdp.core.events import ACTION
 from streamdp.core.evidence.evidence import InForce
 from streamdp.core.grid import UNIT
-from streamdp.core.kinds.kind import BitsOf, Contents, Kind, SlotAdder
+from streamdp.core.kinds.kind import BitsOf, Kind, SlotAdder, SlotContents
 from streamdp.core.learners import Leader, learner_of
 from streamdp.core.randomness import Bits, SeededRandomness, SystemRandomness
 from streamdp.core.schedule import Schedule
@@ -135,13 +135,13 @@ class _Doubling:
 
     inner: SlotAdder
 
-    def contents(self, slots: BatchSlots, bits: BitsOf) -> Contents:
+    def contents(self, slots: BatchSlots, bits: BitsOf) -> SlotContents:
         return _Twice(self.inner.contents(slots, bits))
 
 
 @dataclass(frozen=True)
 class _Twice:
-    inner: Contents
+    inner: SlotContents
 
     def add(self, which: Any, rows: Ints) -> None:
         self.inner.add(which, rows)
@@ -277,7 +277,7 @@ class _Reader:
     seen: dict[int, list[Ints]] = field(default_factory=dict)
     _null: ClassVar[float] = 0.5
 
-    def contents(self, slots: BatchSlots, bits: BitsOf) -> Contents:
+    def contents(self, slots: BatchSlots, bits: BitsOf) -> SlotContents:
         return _Read(self, slots, self.inner.contents(slots, bits))
 
     def put(self, row: int, block: int, vectors: Floats, into: int) -> None:
@@ -297,7 +297,7 @@ class _Reader:
 class _Read:
     reader: _Reader
     slots: BatchSlots
-    inner: Contents
+    inner: SlotContents
 
     def add(self, which: Any, rows: Ints) -> None:
         self.inner.add(which, rows)

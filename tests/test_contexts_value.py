@@ -14,7 +14,13 @@ import pytest
 
 from streamdp.core.arrays import Floats
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.evidence.context_value import Tables, Value, forward, value_as_shown, value_of
+from streamdp.core.evidence.context_value import (
+    BlockTables,
+    Value,
+    forward,
+    value_as_shown,
+    value_of,
+)
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policies import told
 from streamdp.core.evidence.policy_posterior import NoiseVariance
@@ -36,7 +42,7 @@ TWO = Contexts.read({"f1": ["1", "2", "3"], "f2": ["1", "2"]})
 class Logs(NamedTuple):
     """Many runs of one learner: what each released, and what was in force."""
 
-    tables: list[Tables]
+    tables: list[BlockTables]
     policies: Floats  # runs × blocks × cells × actions
     rates: Floats  # runs × cells × actions
     occurs: Floats  # cells
@@ -69,7 +75,7 @@ def logs(played: str = "header", *, slots: int = 1 << 15) -> Logs:
         np.stack(of, axis=1).reshape(RUNS, len(released), -1, 4)
         for of in zip(*(told(of, pairs=learner.pairs) for of in released), strict=True)
     )
-    tables = [Tables(*of, learner.noise) for of in zip(gains, shown, strict=True)]
+    tables = [BlockTables(*of, learner.noise) for of in zip(gains, shown, strict=True)]
     return Logs(tables, np.stack(policies, axis=1), rates, shows.shares)
 
 
@@ -160,7 +166,7 @@ def test_a_level_that_drifts_cancels_from_the_lift() -> None:
         shown = rng.binomial(2000, shares)[:, None, None] * np.array([1.0, 0.0])
         shown[:, 0, 1] = 2000 - shown[:, 0, 0]
         gains = rng.binomial(shown.astype(int), levels) - shown / 2 + rng.laplace(0, 1, shown.shape)
-        found = value_of(one, Tables(gains, shown, NoiseVariance(2.0)))
+        found = value_of(one, BlockTables(gains, shown, NoiseVariance(2.0)))
         assert found.lift is not None
         held += (
             found.lift.low <= 0 <= found.lift.high,
@@ -184,7 +190,7 @@ def test_intervals_hold_where_counts_are_noisy(slots: int) -> None:
 
 def test_without_contexts_a_policy_is_valued_beside_one_action_for_everybody() -> None:
     shown = np.full((8, 1, 2), 100.0)
-    of = Tables(shown * [0.1, -0.1], shown, NoiseVariance(0.0))
+    of = BlockTables(shown * [0.1, -0.1], shown, NoiseVariance(0.0))
     found = forward(of, {4: np.array([[0.5, 0.5]])}, None)
     assert found is not None
     assert list(found.best) == ["everybody"]
@@ -194,16 +200,16 @@ def test_without_contexts_a_policy_is_valued_beside_one_action_for_everybody() -
 def test_nothing_known_is_said_to_be_unknown() -> None:
     """An action that was never shown may earn anything; rare cells are pooled, and counted."""
     shown = np.array([[[900.0, 0.0], [90.0, 10.0]]])
-    of = Tables(-0.4 * shown, shown, NoiseVariance(0.0))
+    of = BlockTables(-0.4 * shown, shown, NoiseVariance(0.0))
     never = value_of(np.array([[0.0, 1.0], [1.0, 0.0]]), of)
     assert never.unknown == pytest.approx(0.9)
     assert never.reward.low < 0.02 < 0.9 < never.reward.high
     assert never.lift is not None
     assert never.lift.low < -0.08 < 0.78 < never.lift.high
-    nobody = Tables(np.zeros((0, 2, 2)), np.zeros((0, 2, 2)), NoiseVariance(0.0))
+    nobody = BlockTables(np.zeros((0, 2, 2)), np.zeros((0, 2, 2)), NoiseVariance(0.0))
     assert value_of(np.full((2, 2), 0.5), nobody).reward.low == 0.0
     assert (value_as_shown(nobody).reward.low, nobody.half()) == (0.0, 0)
-    noisy = Tables(-0.4 * shown, shown, NoiseVariance(2.0, 4.0))
+    noisy = BlockTables(-0.4 * shown, shown, NoiseVariance(2.0, 4.0))
     found = value_of(np.array([[1.0, 0.0], [0.0, 1.0]]), noisy)
     assert found.pooled == pytest.approx(0.1)
     assert found.unknown == pytest.approx(0.1)
@@ -211,7 +217,7 @@ def test_nothing_known_is_said_to_be_unknown() -> None:
 
 @pytest.mark.parametrize("policy", [np.ones((2, 3)) / 3, np.full((2, 2), 0.4)])
 def test_a_policy_of_another_table_is_refused(policy: Floats) -> None:
-    of = Tables(np.zeros((1, 2, 2)), np.ones((1, 2, 2)), NoiseVariance(0.0))
+    of = BlockTables(np.zeros((1, 2, 2)), np.ones((1, 2, 2)), NoiseVariance(0.0))
     with pytest.raises(InvalidConfig, match="policy: not one of this table"):
         value_of(policy, of)
 

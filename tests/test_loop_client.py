@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from streamdp.assembly.contents import Asked, Said
-from streamdp.assembly.recipes import Categories, Errors, Rankers, Recipe, Rewards
+from streamdp.assembly.recipes import AssemblyRecipe, Categories, Errors, Rankers, Rewards
 from streamdp.client import (
     Answer,
     Chosen,
@@ -95,7 +95,7 @@ def test_is_what_was_shown_and_clicked_the_event_of_the_page(kind: str, tmp_path
     ids=["rankers", "categories", "errors"],
 )
 def test_do_contents_say_what_the_modes_read(
-    recipe: Recipe, asked: Asked | None, said: Said, losses: list[float]
+    recipe: AssemblyRecipe, asked: Asked | None, said: Said, losses: list[float]
 ) -> None:
     """And both keep their published schema."""
     request = Request(None, "r1")

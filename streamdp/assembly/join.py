@@ -36,7 +36,7 @@ from typing import NamedTuple
 from streamdp.assembly.kept import KeptRequest, KeptRequests, Name, name_of
 from streamdp.assembly.persons import Persons
 from streamdp.assembly.public import PERSON_HEADER, TELLING, Headers, Key, event_headers, only
-from streamdp.assembly.recipes import Recipe, Unreadable, Value
+from streamdp.assembly.recipes import AssemblyRecipe, Unreadable, Value
 from streamdp.assembly.rules import Rules
 from streamdp.core.errors import StateMismatch
 
@@ -84,7 +84,7 @@ class Join:
     def __init__(
         self,
         rules: Rules,
-        recipe: Recipe,
+        recipe: AssemblyRecipe,
         encode: Encode,
         *,
         positions: Positions,

@@ -37,7 +37,7 @@ class Unreadable(Exception):
     """A request's content cannot be read, so its event is null. Never leaves this package."""
 
 
-class Recipe(Protocol):
+class AssemblyRecipe(Protocol):
     """How contents become gains. Each function sees only one request, or one outcome with it."""
 
     @property

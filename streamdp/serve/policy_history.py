@@ -16,7 +16,7 @@ import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig, StateMismatch
-from streamdp.core.evidence.context_value import Tables
+from streamdp.core.evidence.context_value import BlockTables
 from streamdp.core.evidence.evidence import PublicRow
 from streamdp.core.evidence.policies import ReleasedSums, told
 from streamdp.core.evidence.policy import PARTS
@@ -86,7 +86,7 @@ class PolicyHistory:
                 self._released, self._computed = None, []
         return self._computed
 
-    def tables(self, cells: int, actions: int) -> tuple[Tables, dict[int, Floats]] | None:
+    def tables(self, cells: int, actions: int) -> tuple[BlockTables, dict[int, Floats]] | None:
         """What each block released, and policies by the number of blocks that led to them.
 
         None where nothing can be added up, or where a table in parts says nothing of a cell.
@@ -104,7 +104,7 @@ class PolicyHistory:
             for point in points
             if point.blocks < len(released)
         }
-        return Tables(gains, shown, evidence.noise), policies
+        return BlockTables(gains, shown, evidence.noise), policies
 
     def _points(self, actions: int, released: Sequence[bytes]) -> list[PolicyPoint]:
         learners = Learners(Method.of(self._opening), actions=actions)

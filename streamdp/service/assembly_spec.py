@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from streamdp.assembly.join import NULL_LOSS, Encode
 from streamdp.assembly.persons import Cap, Persons
-from streamdp.assembly.recipes import Recipe
+from streamdp.assembly.recipes import AssemblyRecipe
 from streamdp.assembly.rules import Rules
 from streamdp.ports import StreamTopics
 from streamdp.service.settings import DIGEST, Start
@@ -37,7 +37,7 @@ class AssemblySpec:
 
     topics: StreamTopics  # input: the requests; beside: the outcomes; output: the events
     rules: Rules
-    recipe: Recipe
+    recipe: AssemblyRecipe
     encode: Encode = field(repr=False)
     start: Start
     actions: tuple[str, ...] = field(repr=False)  # of the stream that reads the events

@@ -469,7 +469,7 @@ class _Found:
             return
         if checkpoint.joined is not UNSET:
             what = changes(checkpoint.joined.settings, spec.settings)
-        elif learner is not None and learner.settings is not UNSET:
+        elif learner is not None:
             what = changes(learner.settings, spec.settings, actions=(learner.actions, spec.actions))
         raise self.differs(
             f"the configuration differs from the state's{what}; a change of {spec.decides} needs"

@@ -167,7 +167,7 @@ class EpochLearner(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     private: list[SavedColumn]  # the columns of a row, in their order
     public: list[SavedColumn]
     learner: str = ""  # feedback streams: recipe and options
-    settings: dict[str, str] | UnsetType = UNSET  # of the epoch, so that a change can be named
+    settings: dict[str, str]  # of the epoch, so that a change can be named
 
     def __repr__(self) -> str:
         """Show the number of actions."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from streamdp.assembly.join import Join, Positions
 from streamdp.assembly.persons import Cap, Persons
-from streamdp.assembly.recipes import Errors, Recipe, Rewards
+from streamdp.assembly.recipes import AssemblyRecipe, Errors, Rewards
 from streamdp.assembly.rules import Combine, Rules
 from streamdp.ports import Headers, Key, Value, Written
 
@@ -62,7 +62,7 @@ READS_REQUESTS = Errors(("a",), scale=1.0)
 """One gain, as `Rewards`; but a request whose content cannot be read is a null event."""
 
 
-def _gain(recipe: Recipe, content: Value, outcome: Value) -> float | None:
+def _gain(recipe: AssemblyRecipe, content: Value, outcome: Value) -> float | None:
     """What an outcome gives to a request that can be read."""
     if recipe != READS_REQUESTS:
         reward = _number(outcome, "reward")
@@ -73,7 +73,7 @@ def _gain(recipe: Recipe, content: Value, outcome: Value) -> float | None:
 
 
 def expected_events(
-    logs: Logs, rules: Rules, cap: Cap | None = None, *, recipe: Recipe | None = None
+    logs: Logs, rules: Rules, cap: Cap | None = None, *, recipe: AssemblyRecipe | None = None
 ) -> list[Written]:
     """Every request's event, in order."""
     recipe = recipe or Rewards()
@@ -100,7 +100,7 @@ def expected_events(
     return events
 
 
-def _loss(logs: Logs, at: int, time: int, rules: Rules, recipe: Recipe) -> float:
+def _loss(logs: Logs, at: int, time: int, rules: Rules, recipe: AssemblyRecipe) -> float:
     _, key, headers, content = logs.requests[at]
     name = _one(headers, "streamdp-request")
     unreadable = recipe == READS_REQUESTS and _number(content, "predictions", "a") is None
@@ -164,7 +164,7 @@ class Story:
     join: MakeJoin = Join
     persons: MakePersons = Persons
     cap: Cap | None = None
-    recipe: Recipe = field(default_factory=Rewards)
+    recipe: AssemblyRecipe = field(default_factory=Rewards)
     crashes: float = 0.1
     most: int = 7
     begin: int = 0  # the clock

@@ -10,7 +10,7 @@ from streamdp.assembly.join import Event, Join, Positions
 from streamdp.assembly.kept import KeptRequest, KeptRequests, Name, _parts
 from streamdp.assembly.persons import DAY, Persons, _Stretch
 from streamdp.assembly.public import PERSON_HEADER, Key
-from streamdp.assembly.recipes import Recipe, Unreadable, Value
+from streamdp.assembly.recipes import AssemblyRecipe, Unreadable, Value
 
 
 class Seeing(Join):
@@ -255,7 +255,7 @@ class CapsWhatCame(Join):
             self._persons = persons
 
 
-def _readable(recipe: Recipe, value: Value) -> bool:
+def _readable(recipe: AssemblyRecipe, value: Value) -> bool:
     try:
         recipe.question(value)
     except Unreadable:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from streamdp.assembly.join import Join, Positions
-from streamdp.assembly.recipes import Recipe
+from streamdp.assembly.recipes import AssemblyRecipe
 from streamdp.assembly.rules import Combine, Rules
 from streamdp.client import (
     Answer,
@@ -56,7 +56,7 @@ async def rows(technology: Technology, topic: str) -> list[Row]:
         await administrator.close()
 
 
-def joined(requests: Sequence[Row], outcomes: Sequence[Row], recipe: Recipe) -> list[Any]:
+def joined(requests: Sequence[Row], outcomes: Sequence[Row], recipe: AssemblyRecipe) -> list[Any]:
     """The events of two logs: losses and headers."""
     join = Join(RULES, recipe, encode, positions=Positions(0, 0, 0))
     for offset, at, key, headers, value in requests:

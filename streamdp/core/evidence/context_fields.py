@@ -24,7 +24,7 @@ _DEVIATIONS = 1.96
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class FieldFigures:
     """One field of L levels: L, or L × K, numbers each."""
 
     traffic: Floats  # the share of events
@@ -35,7 +35,7 @@ class Field:
 
 def by_field(
     shape: Sequence[int], *, shown: Floats, policy: Floats, rewards: Floats, deviations: Floats
-) -> list[Field]:
+) -> list[FieldFigures]:
     """What cells × actions say about each field.
 
     >>> table = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
@@ -50,7 +50,9 @@ def by_field(
     return [_field(shape, at, weights, tables) for at in range(len(shape))]
 
 
-def _field(shape: Sequence[int], at: int, weights: Floats, tables: Sequence[Floats]) -> Field:
+def _field(
+    shape: Sequence[int], at: int, weights: Floats, tables: Sequence[Floats]
+) -> FieldFigures:
     """The field at a place: means over the cells of each level."""
     level_first = np.moveaxis(np.arange(prod(shape)).reshape(shape), at, 0).reshape(shape[at], -1)
     own = weights[level_first]
@@ -60,4 +62,4 @@ def _field(shape: Sequence[int], at: int, weights: Floats, tables: Sequence[Floa
     policy, rewards, deviations = (
         np.einsum("lc,lca->la", within, of[level_first]) for of in tables
     )
-    return Field(traffic, policy, rewards, _DEVIATIONS * deviations)
+    return FieldFigures(traffic, policy, rewards, _DEVIATIONS * deviations)

@@ -8,11 +8,11 @@ with q(c) the share of events that fall into a cell, and m the mean reward there
 with like: within a cell the policy in force drew actions without looking at anything else, so what
 was shown there is a sample of what would have been. Three things keep its intervals honest.
 
-*A rule is valued by blocks that it was not chosen by* (`Tables.since`). A table that is the best of
-its kind on some numbers looks better on them than it is. Every second block would not do: how often
-it showed an action follows from the sums of the others. So a rule that was fitted on the blocks
-before b is valued on those from b on (`forward`). Where several are compared, `among` makes their
-intervals hold all at once.
+*A rule is valued by blocks that it was not chosen by* (`BlockTables.since`). A table that is the
+best of its kind on some numbers looks better on them than it is. Every second block would not do:
+how often it showed an action follows from the sums of the others. So a rule that was fitted on the
+blocks before b is valued on those from b on (`forward`). Where several are compared, `among` makes
+their intervals hold all at once.
 
 *Shows follow from earlier rewards.* An action that was unlucky is shown less, so a plain mean of
 all its shows would be too low. Where counts are exact, each block's mean S/n of a cell and action
@@ -56,20 +56,20 @@ _PRIOR = 10.0  # events at the mean of all, in the variance of a reward
 
 
 @dataclass(frozen=True, slots=True)
-class Tables:
+class BlockTables:
     """Released tables of consecutive blocks: blocks × cells × actions."""
 
     gains: Floats = field(repr=False)  # rewards less 1/2
     shown: Floats
     noise: NoiseVariance  # of each number
 
-    def since(self, block: int) -> Tables:
+    def since(self, block: int) -> BlockTables:
         """Those from a block on."""
-        return Tables(self.gains[block:], self.shown[block:], self.noise)
+        return BlockTables(self.gains[block:], self.shown[block:], self.noise)
 
-    def until(self, block: int) -> Tables:
+    def until(self, block: int) -> BlockTables:
         """Those of the blocks before one."""
-        return Tables(self.gains[:block], self.shown[:block], self.noise)
+        return BlockTables(self.gains[:block], self.shown[:block], self.noise)
 
     @property
     def blocks(self) -> int:
@@ -95,7 +95,7 @@ class Tables:
         """The block that comes nearest to having half of the events before it, and half after.
 
         >>> shown = np.array([1.0, 2.0, 4.0, 8.0]).reshape(4, 1, 1)
-        >>> Tables(shown, shown, NoiseVariance(0.0)).half()
+        >>> BlockTables(shown, shown, NoiseVariance(0.0)).half()
         3
         """
         of_blocks = self.shown.sum(axis=(1, 2))
@@ -110,9 +110,9 @@ class Tables:
 
         >>> shown = np.array([[[50.0, 50.0], [0.0, 0.0], [50.0, 50.0]]])
         >>> gains = np.array([[[10.0, 20.0], [0.0, 0.0], [25.0, -10.0]]])
-        >>> Tables(gains, shown, NoiseVariance(0.0)).best().argmax(axis=1)
+        >>> BlockTables(gains, shown, NoiseVariance(0.0)).best().argmax(axis=1)
         array([1, 0, 0])
-        >>> Tables(gains, shown, NoiseVariance(0.0)).best(np.array([0, 0, 0])).argmax(axis=1)
+        >>> BlockTables(gains, shown, NoiseVariance(0.0)).best(np.array([0, 0, 0])).argmax(axis=1)
         array([0, 0, 0])
         """
         count, gains = np.maximum(self.shown.sum(axis=0), 0.0), self.gains.sum(axis=0)
@@ -128,7 +128,7 @@ class Tables:
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class RewardInterval:
     """A number, and the interval that holds the truth in 95 of 100 cases."""
 
     mean: float
@@ -140,13 +140,14 @@ class Interval:
 class Value:
     """The mean reward of a policy."""
 
-    reward: Interval
-    lift: Interval | None  # over what was shown in the same blocks; None where counts are noisy
+    reward: RewardInterval
+    lift: RewardInterval | None
+    """Over what was shown in the same blocks; None where counts are noisy."""
     unknown: float = 0.0  # the share of the policy's shows of which nothing is known
     pooled: float = 0.0  # the share of them whose cells showed the action too rarely
 
 
-def value_as_shown(tables: Tables) -> Value:
+def value_as_shown(tables: BlockTables) -> Value:
     """The mean reward of what was shown."""
     events, mean, noise = max(tables.events, 1.0), tables.mean, tables.total_noise
     numbers = tables.shown[0].size if tables.blocks else 0
@@ -156,13 +157,13 @@ def value_as_shown(tables: Tables) -> Value:
     return Value(_within(mean, sqrt(variance)), None)
 
 
-def value_of(policy: Floats, tables: Tables, *, among: int = 1) -> Value:
+def value_of(policy: Floats, tables: BlockTables, *, among: int = 1) -> Value:
     """The value of a policy: cells × actions, each cell's probabilities adding up to 1.
 
     With `among` the intervals of so many policies hold all at once.
 
     >>> shown = np.array([[[800.0, 200.0], [100.0, 900.0]]])
-    >>> tables = Tables(shown * -0.4, shown, NoiseVariance(0.0))
+    >>> tables = BlockTables(shown * -0.4, shown, NoiseVariance(0.0))
     >>> found = value_of(np.array([[1.0, 0.0], [1.0, 0.0]]), tables).reward
     >>> round(found.mean, 6), round(found.high - found.mean, 3)
     (0.1, 0.035)
@@ -190,7 +191,7 @@ class Forward(NamedTuple):
 
 
 def forward(
-    tables: Tables, policies: Mapping[int, Floats], contexts: Contexts | None
+    tables: BlockTables, policies: Mapping[int, Floats], contexts: Contexts | None
 ) -> Forward | None:
     """The policy and the best actions of about half of all events; None: there is no such block.
 
@@ -214,7 +215,7 @@ def forward(
     return Forward(since, value_of(policies[since], later), best)
 
 
-def _by_block(policy: Floats, tables: Tables, reach: float, among: int) -> Value:
+def _by_block(policy: Floats, tables: BlockTables, reach: float, among: int) -> Value:
     """Each block's means, weighted by the inverse of their deviations; counts are exact."""
     shown, gains, level = tables.shown, tables.gains, tables.mean
     events, count = max(tables.events, 1.0), shown.sum(axis=0)
@@ -245,7 +246,7 @@ def _by_block(policy: Floats, tables: Tables, reach: float, among: int) -> Value
     return Value(reward, of_lift, unknown)
 
 
-def _of_reward(tables: Tables) -> Floats:
+def _of_reward(tables: BlockTables) -> Floats:
     """The variance m(1 − m) of a reward of each cell and action.
 
     Of m we know its own mean and the level of all, which counts as much as `_PRIOR` events; it is
@@ -261,7 +262,7 @@ def _of_reward(tables: Tables) -> Floats:
     return np.asarray(np.maximum(0.25 - cautious * cautious, 0.0))
 
 
-def _pooled(policy: Floats, tables: Tables, reach: float) -> Value:
+def _pooled(policy: Floats, tables: BlockTables, reach: float) -> Value:
     """All blocks added up, and rare cells pooled action by action; counts are noisy."""
     count, gains, noise = tables.shown.sum(axis=0), tables.gains.sum(axis=0), tables.total_noise
     events, level = max(tables.events, 1.0), tables.mean
@@ -308,10 +309,10 @@ def _least(noise: NoiseVariance) -> float:
 
 def _interval(
     mean: float, deviation: float, reach: float, below: float = 0.0, above: float = 0.0
-) -> Interval:
+) -> RewardInterval:
     """A number with its interval, and room below and above it for what is not known."""
     off = reach * deviation
-    return Interval(mean, mean - off - below, mean + off + above)
+    return RewardInterval(mean, mean - off - below, mean + off + above)
 
 
 def _within(
@@ -320,7 +321,7 @@ def _within(
     reach: float = NormalDist().inv_cdf(1 - _MISSES / 2),
     below: float = 0.0,
     above: float = 0.0,
-) -> Interval:
+) -> RewardInterval:
     """The same of a reward: within [0, 1]."""
     found = _interval(mean, deviation, reach, below, above)
-    return Interval(mean, max(0.0, found.low), min(1.0, found.high))
+    return RewardInterval(mean, max(0.0, found.low), min(1.0, found.high))

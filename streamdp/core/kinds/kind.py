@@ -55,7 +55,7 @@ class BlockRelease:
         return lengths >= self.shortest
 
 
-class Contents(Protocol):
+class SlotContents(Protocol):
     """What the slots of a batch add to private columns."""
 
     def add(self, which: Any, rows: Ints) -> None:
@@ -66,7 +66,7 @@ class Contents(Protocol):
 class SlotAdder(Protocol):
     """Reads batches for one engine; keeps its working memory between them."""
 
-    def contents(self, slots: BatchSlots, bits: BitsOf) -> Contents:
+    def contents(self, slots: BatchSlots, bits: BitsOf) -> SlotContents:
         """What these slots add; nothing changes yet."""
         ...
 

@@ -4,14 +4,13 @@
 """
 
 from streamdp.core.selection.exponential import Exponential
-from streamdp.core.selection.mechanism import ExactMechanism, Mechanism
+from streamdp.core.selection.mechanism import Mechanism
 from streamdp.core.selection.noisy_max import NoisyMaxLaplace
 from streamdp.core.selection.permute_and_flip import PermuteAndFlip
 from streamdp.core.selection.prior import Prior
 from streamdp.core.selection.smallest import Smallest
 
 __all__ = [
-    "ExactMechanism",
     "Exponential",
     "Mechanism",
     "NoisyMaxLaplace",

@@ -8,7 +8,7 @@ gives the reason.
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.randomness import Bits
@@ -31,11 +31,3 @@ class Mechanism(Protocol):
 
     def log_probabilities(self, sums: Ints, prior: Prior | None = None) -> Floats:
         """The exact law of one selection from K sums, for audits and tests."""
-
-
-@runtime_checkable
-class ExactMechanism(Protocol):
-    """A mechanism that can also decide every draw on its exact path, for tests."""
-
-    def select_exactly(self, sums: Ints, bits: Bits, prior: Prior | None = None) -> Ints:
-        """As `select`, with no float deciding anything: slow, and equal on the same bits."""

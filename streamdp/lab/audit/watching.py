@@ -17,7 +17,7 @@ from streamdp.core.arrays import Columns, Ints, Words
 from streamdp.core.bank import Gathered
 from streamdp.core.engine import Engine
 from streamdp.core.events import Key
-from streamdp.core.kinds.kind import BitsOf, Contents, SlotAdder
+from streamdp.core.kinds.kind import BitsOf, SlotAdder, SlotContents
 from streamdp.core.randomness import Bits
 from streamdp.core.segments import BatchSlots
 from streamdp.lab.audit.around import Around
@@ -138,7 +138,7 @@ class _WatchedAdder:
     watch: Watch
     tosses: Mapping[int, int]
 
-    def contents(self, slots: BatchSlots, bits: BitsOf) -> Contents:
+    def contents(self, slots: BatchSlots, bits: BitsOf) -> SlotContents:
         """The inner adder's."""
         watch = self.watch
 

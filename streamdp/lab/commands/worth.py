@@ -27,7 +27,7 @@ from streamdp.cli.common import (
 
 if TYPE_CHECKING:
     from streamdp.core.arrays import Floats
-    from streamdp.core.evidence.context_value import Forward, Tables, Value
+    from streamdp.core.evidence.context_value import BlockTables, Forward, Value
     from streamdp.core.evidence.contexts import Contexts
     from streamdp.ports import StreamTopics, Technology
     from streamdp.serve.history import StreamReleases
@@ -102,7 +102,7 @@ class Row(NamedTuple):
 
 
 def _rows(
-    tables: Tables,
+    tables: BlockTables,
     later: Forward | None,
     actions: Sequence[str],
     asked: Sequence[tuple[str, Floats]],
@@ -160,7 +160,7 @@ async def _releases(technology: Technology, topics: StreamTopics, key: str) -> S
 
 def _tables(
     configuration: Configuration, stream: str, releases: StreamReleases, key: str
-) -> tuple[Tables, dict[int, Floats]]:
+) -> tuple[BlockTables, dict[int, Floats]]:
     """The released tables of the key's newest learner, and its policies by their first block."""
     from streamdp.core.errors import InvalidConfig
     from streamdp.core.kinds.feedback import PolicyLearner
@@ -250,7 +250,7 @@ def _shares(where: str, show: Any, actions: list[str]) -> list[float]:
     return [float(given.get(action, 0.0)) for action in actions]
 
 
-def _tell(rows: Iterator[Row], tables: Tables, *, as_json: bool) -> None:
+def _tell(rows: Iterator[Row], tables: BlockTables, *, as_json: bool) -> None:
     if as_json:
         print_json(
             {

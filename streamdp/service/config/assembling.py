@@ -14,11 +14,11 @@ import numpy as np
 from streamdp.assembly.join import Encode
 from streamdp.assembly.persons import MOST_PERSONS, Cap
 from streamdp.assembly.recipes import (
+    AssemblyRecipe,
     Categories,
     Errors,
     PrivateRewards,
     Rankers,
-    Recipe,
     Rewards,
 )
 from streamdp.assembly.rules import Rules
@@ -107,7 +107,7 @@ def _contents(table: AssemblyTable, what: str, field: _Field | None) -> ContentF
         raise error.at(f"{key}{error.where.removeprefix('format')}") from None
 
 
-def _recipe(table: AssemblyTable, stream: Stream) -> Recipe:
+def _recipe(table: AssemblyTable, stream: Stream) -> AssemblyRecipe:
     actions = tuple(stream.actions)
     match table.mode:
         case "feedback":
@@ -152,7 +152,7 @@ def _encoding(stream: Stream) -> Encode:
     return encode
 
 
-def _check_one_length(recipe: Recipe, encode: Encode, stream: Stream) -> None:
+def _check_one_length(recipe: AssemblyRecipe, encode: Encode, stream: Stream) -> None:
     lengths = {len(encode([loss] * recipe.gains)) for loss in _TRIED}
     if recipe.names_arm:
         assert stream.feedback is not None
