@@ -224,9 +224,9 @@ def test_are_phases_where_they_belong() -> None:
     """Regret is against the best action of each moment; sums between cuts are of their phase."""
     changing = World("two", (0.0, 1.0, 0.5), ((0.25, (1.0, 0.0, 0.5)),))
     assert changing.starts(1000).tolist() == [0, 250]
-    costs = [changing.costs(range(*slots), 1000).tolist() for slots in ((0, 250), (0, 1000))]
-    assert costs == [[0, 250, 125], [750, 250, 500]]
-    assert changing.best_in(range(200, 300), 1000).tolist() == [0.5, 0.5, 0]
+    costs = changing.costs(np.array([0, 250, 300, 1000]), 1000)
+    assert costs.tolist() == [[0, 250, 125], [50, 0, 25], [700, 0, 350]]
+    assert changing.best_in(np.array([200, 300]), 1000).tolist() == [[0.5, 0.5, 0]]
     both = World("both", (0.5, 0.5), (), ((0.0, 1.0), (1.0, 0.5)))
     assert both.table.tolist() == [[0.5, 0.75]]
     sums = both.sums(np.array([[1000]]), np.array([[0]]), np.random.default_rng(1))

@@ -13,7 +13,7 @@ import pytest
 
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES
-from streamdp.lab.play import RunBits, Shows, play
+from streamdp.lab.play import Courses, RunBits, Shows, play
 from streamdp.lab.replay.cells import parse_candidates, policy_learner, usual_policies
 from streamdp.lab.simulation import Outcome, SimulationSize, simulate
 from streamdp.lab.worlds import World
@@ -217,7 +217,9 @@ def test_do_outcomes_of_any_delay_come_about_once() -> None:
     schedule = learner.schedule
     last = schedule.stop(schedule.block_of(slots)) - 1
     for delay in (0, 1, 37, 5_000):
-        fill = Shows(SMALL, learner, 1, last, delay, np.random.default_rng(1))
+        fill = Shows(
+            Courses([SMALL], np.zeros(1, np.int64)), learner, last, delay, np.random.default_rng(1)
+        )
         seen = 0
         for step in play(learner, 1, fill, RunBits.of(1, range(1))):
             seen += int(step.released[:, 3:].sum())

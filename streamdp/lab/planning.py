@@ -350,23 +350,17 @@ def plan_changes(wish: Wish, epsilon: Epsilon, *, every: int) -> ChangePlan:
     runs = wish.runs(kinds, effort.work // 2, effort.changing_runs)
     courses = min(runs, _COURSES if count else 1)
     worlds = [changing(wish, every, course) for course in range(courses)]
-    played = [
-        walks(
-            kinds, world, runs=-(-runs // courses), horizon=wish.horizon, seed=wish.seed, number=at
-        )
-        for at, world in enumerate(worlds)
-    ]
+    runs = -(-runs // courses) * courses
+    played = walks(kinds, worlds, runs=runs, horizon=wish.horizon, seed=wish.seed)
     names = [(kind, candidate.text) for kind, candidate in compared.items()]
-    regrets = [
-        np.stack(of) if count == 0 else np.array([walk.mean() for walk in of])
-        for of in zip(*([walk.regret for walk in course] for course in played), strict=True)
-    ]
-    finals = {name: regret.reshape(-1) for name, regret in zip(names, regrets, strict=True)}
+    finals = {
+        name: walk.regret.reshape(-1, courses).mean(axis=0) if count else walk.regret
+        for name, walk in zip(names, played, strict=True)
+    }
     blocks = {
         text: kind.schedule.block_of(wish.horizon + 1)
         for (_, text), kind in zip(names, kinds, strict=True)
     }
-    runs = len(played[0][0].regret) * courses
     return ChangePlan(wish, every, count, ranked(epsilon, finals), blocks, runs)
 
 

@@ -60,7 +60,7 @@ from streamdp.lab.replay.cuts import Bench, Rows
 from streamdp.lab.worlds import World
 
 FEWEST_AT_ONCE = 64
-_VALUES = 1 << 22  # of sums held at once: 32 MB
+_VALUES = 1 << 23  # of sums held at once: 64 MB
 _MOST_SHARES = 1 << 22  # blocks × K
 
 
@@ -349,6 +349,19 @@ def sees_all_losses(kind: Kind) -> bool:
 # -- filling -------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Courses:
+    """The worlds that some runs are in: each is in one of them, in turn."""
+
+    worlds: Sequence[World]
+    of_runs: Ints
+
+    def rows(self) -> Iterator[tuple[World, Ints]]:
+        """Each world, and the places of its runs."""
+        for at, world in enumerate(self.worlds):
+            yield world, np.flatnonzero(self.of_runs == at)
+
+
 First = Callable[[int], int]
 """At the end of a block: the first of the blocks whose losses count."""
 
@@ -368,7 +381,7 @@ class LossPaths:
 
     @classmethod
     def drawn(
-        cls, world: World, kinds: Sequence[Kind], bits: RunBits, *, horizon: int, seed: Any
+        cls, courses: Courses, kinds: Sequence[Kind], bits: RunBits, *, horizon: int, seed: Any
     ) -> LossPaths:
         """Sums between the cuts of these kinds, added up."""
         windows = {
@@ -376,10 +389,14 @@ class LossPaths:
             for kind in kinds
             if "window" in _columns(kind)
         }
-        fixed = np.tile(shared_cuts(world, kinds, horizon), (len(bits), 1))
+        fixed = np.tile(shared_cuts(courses.worlds, kinds, horizon), (len(bits), 1))
         cuts = np.sort(np.concatenate([fixed, *windows.values()], axis=1), axis=1)
         before = np.concatenate([np.zeros_like(cuts[:, :1]), cuts[:, :-1]], axis=1)
-        sums = world.sums(cuts - before, world.phases_of(before, horizon), default_rng(seed))
+        sums = np.empty((*cuts.shape, courses.worlds[0].actions), dtype=np.int64)
+        generator = default_rng(seed)
+        for world, mine in courses.rows():
+            phases = world.phases_of(before[mine], horizon)
+            sums[mine] = world.sums((cuts - before)[mine], phases, generator)
         return cls(cuts, np.cumsum(sums.transpose(1, 0, 2), axis=0), windows)
 
     @cached_property
@@ -408,10 +425,11 @@ class LossPaths:
         return fill
 
 
-def shared_cuts(world: World, kinds: Sequence[Kind], horizon: int) -> Ints:
+def shared_cuts(worlds: Sequence[World], kinds: Sequence[Kind], horizon: int) -> Ints:
     """The slots where sums are always needed: the ends of blocks and of phases."""
     cuts = [_whole(kind.schedule, horizon) for kind in kinds]
-    return np.unique(np.concatenate([*cuts, world.starts(horizon), [horizon]]))
+    cuts += [world.starts(horizon) for world in worlds]
+    return np.unique(np.concatenate([*cuts, [horizon]]))
 
 
 def _whole(schedule: Schedule, horizon: int) -> Ints:
@@ -437,9 +455,8 @@ def _windows(schedule: Schedule, bits: RunBits, horizon: int) -> Ints:
 class Shows:
     """Fills the columns of a kind that sees the loss of the shown action only."""
 
-    world: World
+    courses: Courses
     kind: PolicyLearner
-    runs: int
     horizon: int
     delay: int
     generator: Generator
@@ -448,29 +465,30 @@ class Shows:
 
     def __call__(self, block: int, rows: Ints, in_force: InForce) -> tuple[Ints, Columns]:
         """Draw what is shown in a block; the columns are of what is known at its end."""
-        world, generator = self.world, self.generator
-        schedule = self.kind.schedule
+        schedule, generator = self.kind.schedule, self.generator
         begin, end = schedule.start(block) - 1, schedule.stop(block) - 1
         if end > self.horizon:
             return NOBODY
         chances = in_force / PARTS
         for at, slots in self._known_at(block, range(begin, end)):
-            for phase, many in world.parts(slots, self.horizon):
-                shown = generator.multinomial(many, chances)
-                delayed = generator.binomial(shown, world.late)
-                self._enter(at, shown - delayed, phase)
-                if world.late:
-                    self._enter(at + 1, delayed, phase)
-        none = np.zeros((self.runs, world.actions), dtype=np.int64)
-        sums, shows = self.known.pop(block, (none, none))
-        return rows, totals(self.kind, sums, shows)
+            for world, mine in self.courses.rows():
+                for phase, many in world.parts(slots, self.horizon):
+                    shown = generator.multinomial(many, chances[mine])
+                    delayed = generator.binomial(shown, world.late)
+                    for later, some in ((0, shown - delayed), (1, delayed)):
+                        if not later or world.late:
+                            gains, shows = self._known(at + later)
+                            lost = world.shown_sums(some, phase, generator)
+                            gains[mine] += NULL * some - lost
+                            shows[mine] += some
+        known = self._known(block)
+        del self.known[block]
+        return rows, totals(self.kind, *known)
 
-    def _enter(self, block: int, shown: Ints, phase: int) -> None:
-        gains = NULL * shown - self.world.shown_sums(shown, phase, self.generator)
-        if block in self.known:
-            before = self.known[block]
-            gains, shown = before[0] + gains, before[1] + shown
-        self.known[block] = gains, shown
+    def _known(self, block: int) -> tuple[Ints, Ints]:
+        shape = len(self.courses.of_runs), len(self.kind.actions)
+        nothing = np.zeros((2, *shape), dtype=np.int64)
+        return self.known.setdefault(block, (nothing[0], nothing[1]))
 
     def _known_at(self, block: int, slots: range) -> Iterator[tuple[int, range]]:
         """A block's slots, by the block at whose end their outcomes are known."""
@@ -487,10 +505,10 @@ class Shows:
 
 
 def mean_of(values: Floats, in_force: InForce) -> Floats:
-    """The mean of a value of each action (K) under what is in force, by run."""
+    """The mean of a value of each action (runs × K) under what is in force, by run."""
     if in_force.ndim == 1:
-        return np.asarray(values[in_force])
-    return np.asarray(in_force @ values / PARTS)
+        return np.asarray(values[np.arange(len(values)), in_force])
+    return np.asarray(np.einsum("rk,rk->r", in_force / PARTS, values))
 
 
 @dataclass(frozen=True)
@@ -541,7 +559,7 @@ class Walk:
 
 def walks(
     kinds: Sequence[Kind],
-    world: World,
+    world: World | Sequence[World],
     *,
     runs: int,
     horizon: int,
@@ -553,29 +571,33 @@ def walks(
 ) -> list[Walk]:
     """Play many runs of some kinds in one world, as many at once as fit in memory.
 
-    `number` tells worlds apart that are played under one seed. With `delay` the loss of a shown
-    action is known this many slots later. `firsts`: how far back the last kinds look, which are
-    baselines. `progress` is called with the number of runs that are done, of all kinds together.
+    Of several worlds with as many actions, each run is in the next one. `number` tells worlds apart
+    that are played under one seed. With `delay` the loss of a shown action is known this many slots
+    later. `firsts`: how far back the last kinds look, which are baselines. `progress` is called
+    with the number of runs that are done, of all kinds together.
     """
     whole = [kind for kind in kinds if sees_all_losses(kind)]
     looks_back = [this_block] * (len(kinds) - len(firsts)) + list(firsts)
+    worlds = [world] if isinstance(world, World) else world
     done = 0
-    cuts = len(shared_cuts(world, whole, horizon)) if whole else 0
-    at_once = max(1, _VALUES // (max(FEWEST_AT_ONCE, cuts) * world.actions))
-    played = [_Tally(kind, world, horizon) for kind in kinds]
+    cuts = len(shared_cuts(worlds, whole, horizon)) if whole else 0
+    at_once = max(1, _VALUES // (max(FEWEST_AT_ONCE, cuts) * worlds[0].actions))
+    played = [_Tally(kind, worlds, horizon) for kind in kinds]
     for first in range(0, runs, at_once):
         which = range(first, min(first + at_once, runs))
         bits = RunBits.of(seed, which, number=number)
-        origin = (seed, number, first)
-        paths = LossPaths.drawn(world, whole, bits, horizon=horizon, seed=origin) if whole else None
+        courses = Courses(worlds, np.array(which) % len(worlds))
+        origin, paths = (seed, number, first), None
+        if whole:
+            paths = LossPaths.drawn(courses, whole, bits, horizon=horizon, seed=origin)
         for kind, first_block, tally in zip(kinds, looks_back, played, strict=True):
             if paths is not None and sees_all_losses(kind):
                 fill: Fill = paths.filling(kind, horizon, first_block)
             else:
                 assert isinstance(kind, PolicyLearner)
                 generator = default_rng(origin)
-                fill = Shows(world, kind, len(which), horizon, delay, generator)
-            tally.add(play(kind, len(bits), fill, bits))
+                fill = Shows(courses, kind, horizon, delay, generator)
+            tally.add(play(kind, len(bits), fill, bits), courses)
             done += len(which)
             progress(done)
     return [tally.walk() for tally in played]
@@ -584,29 +606,33 @@ def walks(
 class _Tally:
     """Adds up what runs of one kind cost, some runs after others."""
 
-    def __init__(self, kind: Kind, world: World, horizon: int) -> None:
-        self._kind, self._world, self._horizon = kind, world, horizon
+    def __init__(self, kind: Kind, worlds: Sequence[World], horizon: int) -> None:
+        self._kind = kind
         self._costs: list[list[Floats]] = []
         self._best: list[list[NDArray[np.float32]]] = []
-        blocks = kind.schedule.block_of(horizon) + 1
-        few = blocks * world.actions <= _MOST_SHARES
-        self._shares = np.zeros((blocks, world.actions)) if few else None
+        ends = np.minimum(ends_of(kind.schedule, horizon), horizon)
+        self._of_blocks = [  # worlds × blocks × K
+            np.stack([of(world, ends, horizon) for world in worlds])
+            for of in (World.costs, World.best_in)
+        ]
+        blocks, actions, self._horizon = len(ends) - 1, worlds[0].actions, horizon
+        self._shares = np.zeros((blocks, actions)) if blocks * actions <= _MOST_SHARES else None
         self._runs = 0
         self._released: list[Ints] = []
 
-    def add(self, steps: Iterator[Step]) -> None:
-        world, horizon, runs = self._world, self._horizon, 0
+    def add(self, steps: Iterator[Step], courses: Courses) -> None:
+        runs = len(courses.of_runs)
         costs, best = [], []
         for step in steps:
-            slots = slots_of(self._kind.schedule, step.block, horizon)
-            if not slots:
+            if step.block == self._of_blocks[0].shape[1]:
                 break
-            runs = len(step.rows)
-            costs.append(mean_of(world.costs(slots, horizon), step.in_force))
-            shown = mean_of(world.best_in(slots, horizon), step.in_force)
+            cost, shown = (
+                mean_of(of[courses.of_runs, step.block], step.in_force) for of in self._of_blocks
+            )
+            costs.append(cost)
             best.append(shown.astype(np.float32))
             if self._shares is not None:
-                self._shares[step.block] += _counted(step.in_force, world.actions)
+                self._shares[step.block] += _counted(step.in_force, self._shares.shape[1])
             if not self._runs:
                 self._released.append(of_first_row(step))
         self._costs.append(costs)

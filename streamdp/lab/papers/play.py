@@ -120,8 +120,11 @@ class WorldLosses:
 
     def cost(self, arms: Ints, first: int, stop: int) -> Floats:
         """The gaps of these slots."""
-        costs: Floats = self.world.costs(range(first, stop), self.horizon)[arms]
-        return costs
+        parts = self.world.parts(range(first, stop), self.horizon)
+        total = np.zeros(len(arms))
+        for phase, count in parts:
+            total += count * self.world.gaps[phase, arms]
+        return total
 
     def costs(self, played: Ints) -> Floats:
         """The gap of each slot."""

@@ -120,19 +120,21 @@ class World:
             if count > 0:
                 yield phase, count
 
-    def costs(self, slots: range, horizon: int) -> Floats:
-        """Each action's loss above the yardstick's over some slots, numbered from 0."""
-        total = np.zeros(self.actions)
-        for phase, count in self.parts(slots, horizon):
-            total += count * self.gaps[phase]
-        return total
+    def costs(self, ends: Ints, horizon: int) -> Floats:
+        """Each action's loss above the yardstick's between each two of some slots: n × K."""
+        return np.asarray(self._overlaps(ends, horizon) @ self.gaps)
 
-    def best_in(self, slots: range, horizon: int) -> Floats:
-        """The share of some slots in which each action is a best one of the moment."""
-        total = np.zeros(self.actions)
-        for phase, count in self.parts(slots, horizon):
-            total += count * (self.table[phase] == self.table[phase].min())
-        return total / max(1, len(slots))
+    def best_in(self, ends: Ints, horizon: int) -> Floats:
+        """The share of slots between each two in which each action is a best one: n × K."""
+        best = self.table == self.table.min(axis=1, keepdims=True)
+        return np.asarray(self._overlaps(ends, horizon) @ best / np.diff(ends)[:, None])
+
+    def _overlaps(self, ends: Ints, horizon: int) -> Floats:
+        """How many of the slots between each two lie in each phase."""
+        starts = self.starts(horizon)
+        stops = np.append(starts[1:], max(horizon, int(ends[-1])))
+        within = np.minimum(ends[1:, None], stops) - np.maximum(ends[:-1, None], starts)
+        return np.asarray(np.maximum(within, 0), dtype=np.float64)
 
     def sums(self, lengths: Ints, phases: Ints, generator: Generator) -> Ints:
         """Sums of all losses, on the grid, over the given numbers of slots of these phases."""
