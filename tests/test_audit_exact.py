@@ -423,7 +423,8 @@ class FloatSoftmax:
     def weights(self, sums: Ints, prior: Prior | None) -> Floats:
         bonuses = np.zeros(len(sums))
         if prior is not None:
-            bonuses = np.array(prior.bonuses(row=0, actions=len(sums)), dtype=np.float64)
+            numerators = prior.numerators_of(row=0, actions=np.arange(len(sums)))
+            bonuses = np.array(numerators) / prior.denominator
         with np.errstate(over="ignore"):
             return np.asarray(np.exp(bonuses - float(self.rate) * (sums - sums.min()) / UNIT))
 
@@ -455,4 +456,4 @@ def test_a_float_prior_is_refused() -> None:
     with pytest.raises(InvalidConfig, match="not exact"):
         learner_of({"recipe": "incumbent_leader", "epsilon": "1", "bonus": 0.5}, actions=TWO)  # type: ignore[dict-item]
     with pytest.raises(InvalidConfig, match="wrong array"):
-        Prior.dense(np.array([[0.5, 0.0]]), 1)
+        Prior(np.array([[0.5, 0.0]]), 1)

@@ -91,7 +91,9 @@ class FloatSoftmax(Broken):
     ) -> NDArray[np.float64]:
         keys = -(sums - sums.min()) * float(self.rate) / UNIT
         if prior is not None:
-            keys += [float(bonus) for bonus in prior.bonuses(row=0, actions=len(sums))]
+            keys += np.array(prior.numerators_of(row=0, actions=np.arange(len(sums)))) / (
+                prior.denominator
+            )
         weights = np.exp(keys)
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(weights / weights.sum()))
@@ -254,8 +256,8 @@ def test_a_law_knows_sums_and_priors_exactly(kind: type[Ours]) -> None:
     """Sums near 2⁶¹ and priors in thirds are not rounded before they are compared."""
     base = 1 << 61
     sums = np.array([base, base + UNIT // 3, base - 5], np.int64)
-    prior = Prior.dense(np.array([[1, 3, -2]]), 3)
-    assert prior.bonuses(row=0, actions=3) == [Fraction(1, 3), Fraction(1), Fraction(-2, 3)]
+    prior = Prior(np.array([[1, 3, -2]]), 3)
+    assert prior.numerators_of(row=0, actions=np.arange(3)) == [1, 3, -2]
     small = np.array([5, 5 + UNIT // 3, 0], np.int64)
     mechanism = kind(Fraction(1, 3))
     law = mechanism.log_probabilities(sums, prior)
@@ -323,7 +325,7 @@ def priors(draw: st.DrawFn, rows: int, actions: int) -> Prior | None:
             max_size=rows,
         )
     )
-    return Prior.dense(np.array(numerators, np.int64), draw(st.sampled_from([1, 3, 1 << 20])))
+    return Prior(np.array(numerators, np.int64), draw(st.sampled_from([1, 3, 1 << 20])))
 
 
 @every_kind
@@ -338,7 +340,7 @@ def test_every_layout_names_the_same_winner(kind: type[Ours], actions: int) -> N
     bits = draws(rows)
     mechanism = kind(Fraction(4))
     together = mechanism.select(sums, bits, prior)
-    assert np.array_equal(together, mechanism.select(sums, bits, Prior.dense(numerators, 3)))
+    assert np.array_equal(together, mechanism.select(sums, bits, Prior(numerators, 3)))
     for row in range(rows):
         alone = slice(row, row + 1)
         own = bits.part(row, row + 1)
@@ -515,9 +517,9 @@ def test_bits_for_other_rows_are_refused(kind: type[Ours]) -> None:
 def test_a_prior_that_is_none_is_refused() -> None:
     good = np.zeros(2, np.int64)
     makes: tuple[Callable[[], Prior], ...] = (
-        lambda: Prior.dense(np.zeros((1, 2)), 1),  # type: ignore[arg-type]
-        lambda: Prior.dense(good, 1),
-        lambda: Prior.dense(np.zeros((1, 2), np.int64), 0),
+        lambda: Prior(np.zeros((1, 2)), 1),  # type: ignore[arg-type]
+        lambda: Prior(good, 1),
+        lambda: Prior(np.zeros((1, 2), np.int64), 0),
         lambda: Prior.incumbent(good, Fraction(1 << 63)),
         lambda: Prior(good, 1, np.zeros(3, np.int64)),
         lambda: Prior(np.zeros((2, 2), np.int64), 1, good),
@@ -533,7 +535,7 @@ def test_a_prior_that_is_none_is_refused() -> None:
         Prior.incumbent(np.array([0, 3]), Fraction(1)),
         Prior.incumbent(np.array([0, -1]), Fraction(1)),
         Prior.incumbent(np.array([0]), Fraction(1)),
-        Prior.dense(np.zeros((2, 4), np.int64), 1),
+        Prior(np.zeros((2, 4), np.int64), 1),
     ],
 )
 def test_a_prior_for_other_sums_is_refused(prior: Prior) -> None:

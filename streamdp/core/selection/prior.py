@@ -26,8 +26,8 @@ class Prior:
     """One bonus per action and row: dense, or sparse with one favoured action per row.
 
     >>> prior = Prior.incumbent(np.array([2, 0]), Fraction(1, 2))
-    >>> prior.bonuses(row=0, actions=3)
-    [Fraction(0, 1), Fraction(0, 1), Fraction(1, 2)]
+    >>> prior.numerators_of(row=0, actions=np.arange(3)), prior.denominator
+    ([0, 0, 1], 2)
     """
 
     numerators: Ints  # R × K, or R when sparse
@@ -60,11 +60,6 @@ class Prior:
             )
         numerators = np.full(len(actions), bonus.numerator, np.int64)
         return cls(numerators, bonus.denominator, np.asarray(actions, np.int64))
-
-    @classmethod
-    def dense(cls, numerators: Ints, denominator: int) -> Prior:
-        """A bonus for every action of each row: numerators R × K over one denominator."""
-        return cls(numerators, denominator)
 
     def __len__(self) -> int:
         """How many rows."""
@@ -120,8 +115,3 @@ class Prior:
             return list(self.numerators[row, actions].tolist())
         favoured, numerator = int(self.actions[row]), int(self.numerators[row])
         return [numerator if action == favoured else 0 for action in actions.tolist()]
-
-    def bonuses(self, *, row: int, actions: int) -> list[Fraction]:
-        """One row's exact bonuses."""
-        numerators = self.numerators_of(row=row, actions=np.arange(actions))
-        return [Fraction(numerator, self.denominator) for numerator in numerators]

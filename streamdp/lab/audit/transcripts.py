@@ -96,7 +96,7 @@ def distinct_rows(table: Ints) -> tuple[Ints, NDArray[np.intp]]:
 def law(choose: Mechanism, read: Ints, denominator: int) -> Floats:
     """The law of one choice that read these sums and these bonuses."""
     sums, bonuses = np.split(read, 2)
-    prior = Prior.dense(bonuses[None], denominator) if bonuses.any() else None
+    prior = Prior(bonuses[None], denominator) if bonuses.any() else None
     return choose.log_probabilities(np.ascontiguousarray(sums), prior)
 
 

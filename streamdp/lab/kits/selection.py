@@ -93,7 +93,7 @@ class Case:
         if self.incumbent is not None:
             return Prior.incumbent(np.full(rows, self.incumbent), Fraction(1))
         if self.bonuses is not None:
-            return Prior.dense(np.tile(np.array(self.bonuses, np.int64), (rows, 1)), 3)
+            return Prior(np.tile(np.array(self.bonuses, np.int64), (rows, 1)), 3)
         return None
 
     def law(self, mechanism: Mechanism) -> Floats:
@@ -209,7 +209,7 @@ def _check_price(mechanism: Mechanism, source: _Source) -> None:
     """Promise 2: blocks of n slots in which one vector is replaced, at and between the corners."""
     allowed = 2 * float(mechanism.rate) + TOLERANCE
     for actions in (2, 3, 5):
-        prior = Prior.dense(source.integers(12, (1, actions)), 3)
+        prior = Prior(source.integers(12, (1, actions)), 3)
         for slots in (1, 4, 32, 256):
             for base in source.integers(slots * UNIT, (2, actions)):
                 rest = base * (slots - 1) // slots  # the other slots' share
