@@ -53,7 +53,7 @@ from streamdp.core.evidence.policy import PARTS, Policy
 from streamdp.core.grid import NULL, UNIT
 from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.core.kinds.kind import Kind
-from streamdp.core.kinds.losses import prefixes
+from streamdp.core.kinds.losses import Leader, prefixes
 from streamdp.core.randomness import TAG_BYTES, WORD_BITS, Bits, Purpose, SeededRandomness
 from streamdp.core.schedule import Schedule
 from streamdp.lab.replay.cuts import Bench, Rows
@@ -120,6 +120,34 @@ def play(kind: Kind, size: int, fill: Fill, bits: DealtBits) -> Iterator[Step]:
 
 NOBODY: tuple[Ints, Columns] = (np.zeros(0, np.int64), {})
 """Nobody ends this block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What some keys are charged under one seed, as a ledger would state it."""
+
+    epsilon: Fraction | None  # the highest of any event: the guarantee so far; None: not private
+    blocks: int  # that ended, or other releases
+    slots: int  # charged so far
+    open_slots: int  # of blocks or phases that have not ended
+
+    def as_json(self) -> dict[str, object]:
+        """In the terms of the ledger."""
+        return {
+            "epsilon_per_event": None if self.epsilon is None else str(self.epsilon),
+            "blocks": self.blocks,
+            "slots_charged": self.slots,
+            "slots_open": self.open_slots,
+        }
+
+
+def charge_of(kind: Leader | PolicyLearner, slots: Ints) -> Charge:
+    """The charge of keys with these numbers of slots."""
+    closed = kind.schedule.blocks_of(slots + 1)
+    charged = int((kind.schedule.starts(closed) - 1).sum())
+    none = None if kind.charge is None else Fraction(0)
+    epsilon = kind.charge if charged else none
+    return Charge(epsilon, int(closed.sum()), charged, int(slots.sum()) - charged)
 
 
 def of_first_row(step: Step) -> Ints:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from typing import TypeVar
 
 import numpy as np
@@ -17,6 +16,7 @@ from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.schedule import Schedule
 from streamdp.lab.offpolicy.estimators import MeanReward, PolicyValues
 from streamdp.lab.papers.learners import EXPERT_RECIPES, Bandit
+from streamdp.lab.play import Charge
 from streamdp.lab.replay.cells import Candidate, Epsilon, LearnerCell, crossed, parse_candidate
 from streamdp.lab.replay.course import Shares, Trajectory
 
@@ -32,16 +32,6 @@ AnyCell = LearnerCell[PolicyLearner | Bandit]
 
 
 @dataclass(frozen=True, slots=True)
-class FeedbackCharge:
-    """The charge of one seed, as a ledger would state it."""
-
-    epsilon: Fraction | None  # of an event; None: not private
-    blocks: int  # or other releases
-    slots: int  # charged so far
-    open_slots: int  # of blocks or phases that have not ended
-
-
-@dataclass(frozen=True, slots=True)
 class FeedbackAnswer:
     """The result of one cell.
 
@@ -53,7 +43,7 @@ class FeedbackAnswer:
     by_seed: Floats  # the same for each seed
     course: Trajectory
     shares: Shares
-    charge: FeedbackCharge
+    charge: Charge
     arms: Arms | None = None
     """The watched key's first seed, as its page would show it; None where arms are of cells."""
     value: PolicyValues | None = None  # from propensities
@@ -106,19 +96,6 @@ def of_kind(cells: Sequence[AnyCell], kind: type[K]) -> tuple[LearnerCell[K], ..
         LearnerCell(cell.candidate, cell.epsilon, cell.learner)
         for cell in cells
         if isinstance(cell.learner, kind)
-    )
-
-
-def charge_of(learner: PolicyLearner, counts: Ints) -> FeedbackCharge:
-    """The charge of keys with these numbers of slots."""
-    closed = learner.schedule.blocks_of(counts + 1)
-    charged = learner.schedule.starts(closed) - 1
-    total = int(charged.sum())
-    return FeedbackCharge(
-        learner.charge if total else None if learner.charge is None else Fraction(0),
-        int(closed.sum()),
-        total,
-        int(counts.sum()) - total,
     )
 
 

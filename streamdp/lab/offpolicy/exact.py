@@ -34,11 +34,12 @@ from streamdp.core.segments import group
 from streamdp.lab.logs.log import Log, Portion
 from streamdp.lab.logs.shown import SlotCells, over_cells
 from streamdp.lab.logs.stages import Watch, unwatched
-from streamdp.lab.offpolicy.answers import FeedbackAnswer, FeedbackCell, charge_of, ends_of
+from streamdp.lab.offpolicy.answers import FeedbackAnswer, FeedbackCell, ends_of
 from streamdp.lab.offpolicy.estimators import MeanReward
 from streamdp.lab.play import (
     KeyBits,
     KeyPart,
+    charge_of,
     coins_of,
     drawn,
     likely_best,

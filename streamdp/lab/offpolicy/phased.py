@@ -30,12 +30,13 @@ from streamdp.core.grid import UNIT
 from streamdp.lab.logs.log import Log
 from streamdp.lab.logs.shown import ShownLog
 from streamdp.lab.logs.stages import Watch, unwatched
-from streamdp.lab.offpolicy.answers import FeedbackAnswer, FeedbackCharge, PhasedCell
+from streamdp.lab.offpolicy.answers import FeedbackAnswer, PhasedCell
 from streamdp.lab.offpolicy.estimators import MeanReward
 from streamdp.lab.offpolicy.exact import KeySlots, LogKeys
 from streamdp.lab.offpolicy.rejection import POINTS, answer_of
 from streamdp.lab.papers.learners import Bandit
 from streamdp.lab.papers.play import BanditRun, WrittenLosses
+from streamdp.lab.play import Charge
 from streamdp.lab.replay.course import Shares, Trajectory
 from streamdp.lab.replay.cuts import Bench
 
@@ -160,11 +161,11 @@ class _Charge:
         self._charged += run.charged
         self._slots += slots
 
-    def total(self) -> FeedbackCharge:
+    def total(self) -> Charge:
         """The charge on any released observation."""
         epsilon = self._epsilon if self._charged else Fraction(0)
         open_slots = self._slots - self._charged
-        return FeedbackCharge(epsilon, self._releases, self._charged, open_slots)
+        return Charge(epsilon, self._releases, self._charged, open_slots)
 
 
 # -- uniform draws -------------------------------------------------------------------------------

@@ -29,15 +29,15 @@ from streamdp.lab.offpolicy.answers import (
     AnyCell,
     FeedbackAnswer,
     FeedbackCell,
-    FeedbackCharge,
-    charge_of,
 )
 from streamdp.lab.offpolicy.estimators import MeanReward
 from streamdp.lab.offpolicy.likelihood import WeightedRecords
 from streamdp.lab.play import (
     NOBODY,
+    Charge,
     KeyBits,
     KeyPart,
+    charge_of,
     coins_of,
     drawn,
     likely_best,
@@ -160,7 +160,7 @@ def answer_of(
     met: Sequence[Ints],
     *,
     shares: Shares,
-    charge: FeedbackCharge,
+    charge: Charge,
     arms: Arms | None = None,
 ) -> FeedbackAnswer:
     """The mean rewards of the records that each seed used."""

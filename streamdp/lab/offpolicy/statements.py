@@ -326,7 +326,7 @@ def as_json(replay: FeedbackReplay) -> dict[str, object]:
 
 
 def _answer(answer: FeedbackAnswer, replay: FeedbackReplay) -> dict[str, Any]:
-    arms, charge = answer.arms, answer.charge
+    arms = answer.arms
     facts: dict[str, Any] = {
         "learner": answer.cell.name,
         "epsilon": epsilon_option(answer.cell.epsilon),
@@ -337,12 +337,7 @@ def _answer(answer: FeedbackAnswer, replay: FeedbackReplay) -> dict[str, Any]:
         },
         "policy_over_time": answer.shares.as_json(),
         "experiment": None if arms is None else arms_as_json(arms),
-        "ledger": {
-            "epsilon_per_event": None if charge.epsilon is None else str(charge.epsilon),
-            "blocks": charge.blocks,
-            "slots_charged": charge.slots,
-            "slots_open": charge.open_slots,
-        },
+        "ledger": answer.charge.as_json(),
     }
     if replay.method != "service":
         facts["mean_reward"] = _reward(headline(answer))

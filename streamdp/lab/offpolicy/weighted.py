@@ -29,7 +29,7 @@ from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.core.schedule import Schedule
 from streamdp.lab.logs.shown import ShownLog
 from streamdp.lab.logs.stages import Watch, unwatched
-from streamdp.lab.offpolicy.answers import FeedbackAnswer, FeedbackCell, charge_of, ends_of
+from streamdp.lab.offpolicy.answers import FeedbackAnswer, FeedbackCell, ends_of
 from streamdp.lab.offpolicy.estimators import (
     MeanReward,
     Moments,
@@ -37,7 +37,7 @@ from streamdp.lab.offpolicy.estimators import (
     Sums,
     value_of,
 )
-from streamdp.lab.play import KeyBits, KeyPart, likely_best, of_first_row, play, totals
+from streamdp.lab.play import KeyBits, KeyPart, charge_of, likely_best, of_first_row, play, totals
 from streamdp.lab.replay.course import Shares, Trajectory
 from streamdp.lab.replay.cuts import Bench, Rows
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +19,7 @@ from streamdp.core.arrays import Floats
 from streamdp.core.errors import InvalidConfig
 from streamdp.lab.logs.log import Log
 from streamdp.lab.logs.stages import Watch, unwatched
+from streamdp.lab.play import Charge, charge_of
 from streamdp.lab.replay.cells import (
     BASELINE,
     RUNNING,
@@ -68,22 +68,12 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Charged:
-    """The charge of one cell, as a ledger would state it."""
-
-    epsilon: Fraction  # the highest charge of any event: the guarantee so far
-    blocks: int
-    slots: int  # charged so far
-    open_slots: int  # of open blocks: not charged yet
-
-
-@dataclass(frozen=True, slots=True)
 class ReplayAnswer:
     """A cell's curves and its ledger."""
 
     cell: Cell
     curves: Curves
-    charged: Charged | None
+    charged: Charge | None  # None: not private
 
     @property
     def final(self) -> Floats:
@@ -144,7 +134,14 @@ def replay_log(
     drawn = curves(summed, cells, question.bench, base)
     report(len(cells))
     answers = {
-        curve.cell: ReplayAnswer(curve.cell, curve, _charge(curve.cell, summed)) for curve in drawn
+        curve.cell: ReplayAnswer(
+            curve.cell,
+            curve,
+            None
+            if curve.cell.learner.charge is None
+            else charge_of(curve.cell.learner, summed.slots),
+        )
+        for curve in drawn
     }
     for cell in work.running_cells:
         tell = watch(cell.name, log.slots)
@@ -215,17 +212,6 @@ def plan(log: Log, question: Question) -> ReplayWork:
         running = list(cells_of([parse_candidate(RUNNING)], (None,), actions=actions))
     (leader,) = cells_of([parse_candidate(BASELINE)], (None,), actions=actions)
     return ReplayWork(asked, leader, compared, tuple(running), report_points(log.slots))
-
-
-def _charge(cell: Cell, summed: Summed) -> Charged | None:
-    """What every block that ended is charged."""
-    if cell.learner.charge is None:
-        return None
-    schedule = cell.learner.schedule
-    closed = schedule.blocks_of(summed.slots + 1)
-    charged = int((schedule.starts(closed) - 1).sum())
-    highest = cell.learner.charge if charged else Fraction(0)
-    return Charged(highest, int(closed.sum()), charged, int(summed.slots.sum()) - charged)
 
 
 def seeds_of(count: int, *, first: int = 0) -> tuple[int, ...]:

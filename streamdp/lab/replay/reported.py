@@ -213,12 +213,5 @@ def _cells(replay: Replay) -> Iterator[dict[str, object]]:
                     "slots": limit[0].tolist(),
                     "over_time": limit[1].tolist(),
                 },
-                "ledger": None
-                if charged is None
-                else {
-                    "epsilon_per_event": str(charged.epsilon),
-                    "blocks": charged.blocks,
-                    "slots_charged": charged.slots,
-                    "slots_open": charged.open_slots,
-                },
+                "ledger": None if charged is None else charged.as_json(),
             }
