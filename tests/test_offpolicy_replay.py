@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from streamdp.core.arrays import Floats
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.grid import UNIT
 from streamdp.lab.logs import ReadOptions
@@ -29,7 +30,7 @@ from streamdp.ports import Headers, StreamTopics
 from streamdp.wire.unprotected import MEMBER, NOT_PRIVATE
 from streamdp_adapters.sqlite import Sqlite
 from tests.support.command_line import run_command
-from tests.support.shown_logs import ACTIONS, made_up, without_propensities
+from tests.support.shown_logs import ACTIONS, UNEVEN, made_up, without_propensities
 
 ONE = Fraction(1)
 EVEN = np.full(3, 1 / 3)
@@ -308,6 +309,44 @@ def test_are_wrong_and_missing_propensities_refused() -> None:
     assert left.answers[0].value.records == 2000 - 286
     with pytest.raises(InvalidConfig, match="nothing was drawn"):
         replay_shown(replace(log, pscore=np.ones(log.slots)), QUESTION)
+
+
+@pytest.mark.parametrize(
+    ("draws", "logged", "learners"),
+    [
+        (UNEVEN, "propensities", "policy_blocks,policy_following"),
+        (EVEN, "uniform", "policy_blocks,policy_following,lazy_ucb"),
+        (EVEN, "service", "policy_blocks"),
+    ],
+)
+def test_a_long_log_is_mapped_and_says_the_same(
+    draws: Floats, logged: Any, learners: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In files and in small chunks, with records that no learner counts and keys that end early."""
+    question = replace(QUESTION, learners=tuple(learners.split(",")), logged=logged)
+    keys = (None, b"hot", b"hot", b"hot", b"of a name that is too long")
+    question = replace(question, most_key_bytes=10)
+
+    def answered() -> Any:
+        log = made_up(3000, seed=5, draws=draws, keys=keys)
+        replay = replay_shown(log, question)
+        return log, json.loads(json.dumps(as_json(replay)))
+
+    _, held = answered()
+    monkeypatch.setattr("streamdp.lab.logs.shown._IN_MEMORY", 500)
+    monkeypatch.setattr("streamdp.lab.logs.shown.CHUNK", 70)
+    log, mapped = answered()
+    assert isinstance(log.pscore, np.memmap)
+    assert _close(mapped) == _close(held)
+
+
+def _close(value: Any) -> Any:
+    """Numbers to nine digits."""
+    if isinstance(value, dict):
+        return {name: _close(of) for name, of in value.items()}
+    if isinstance(value, list):
+        return [_close(of) for of in value]
+    return float(f"{value:.9g}") if isinstance(value, float) else value
 
 
 def test_take_records_that_were_not_drawn_no_part() -> None:

@@ -14,6 +14,7 @@ no names. So nothing may look at whole columns: `chunks` are pieces that fit in 
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,7 +22,7 @@ from tempfile import TemporaryFile
 from typing import IO, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig
@@ -31,8 +32,8 @@ from streamdp.core.grid import UNIT
 from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.lab.replay.cuts import Bench, Rows
 
-CHUNK = 1 << 17  # slots that are looked at together
-_IN_MEMORY = 1 << 24  # bytes of columns
+CHUNK = 1 << 16  # slots that are looked at together
+_IN_MEMORY = 1 << 23  # bytes of columns
 _COLUMNS = ("row", "offsets", "played", "gain", "pscore")
 
 
@@ -68,6 +69,7 @@ class ShownLog:
     clipped: int = 0
     contexts: Contexts | None = None
     before: Ints | None = None  # of a piece of a log: the slots of each learner before it
+    first: int = 0  # and of all
 
     @property
     def cells(self) -> int:
@@ -115,7 +117,8 @@ class ShownLog:
         for first in range(0, self.slots, CHUNK):
             part = slice(first, first + CHUNK)
             own: dict[str, Any] = {name: np.array(getattr(self, name)[part]) for name in _COLUMNS}
-            yield replace(self, **own, before=before)
+            let_go(*(getattr(self, name) for name in _COLUMNS))
+            yield replace(self, **own, before=before, first=first)
             before = before + np.bincount(own["row"], minlength=len(self.learners))
 
     @property
@@ -149,6 +152,11 @@ class ShownLog:
         number = np.empty(self.slots, dtype=np.int64)
         number[order] = np.arange(self.slots) - begins[self.row[order]] + 1
         return number if self.before is None else number + self.before[self.row]
+
+    @property
+    def places(self) -> slice:
+        """Where a piece stands in its log."""
+        return slice(self.first, self.first + self.slots)
 
     @property
     def reward(self) -> Floats:
@@ -235,6 +243,21 @@ def joined(
         raise InvalidConfig(name, "empty", expected="at least one record", got="none")
     of = _named(gathered)
     return ShownLog(name, actions, tuple(learners), **of, clipped=clipped, contexts=contexts)
+
+
+def held(shape: tuple[int, ...], kind: DTypeLike) -> NDArray[Any]:
+    """An array of zeros: in memory, or in a mapped file without a name where it is large."""
+    if int(np.prod(shape)) * np.dtype(kind).itemsize <= _IN_MEMORY:
+        return np.zeros(shape, kind)
+    with TemporaryFile() as file:  # the map keeps it
+        return np.memmap(file, kind, "w+", shape=shape)
+
+
+def let_go(*arrays: NDArray[Any]) -> None:
+    """Release the memory of arrays that are mapped: what is in them stays in their files."""
+    for array in arrays:
+        if isinstance(array, np.memmap):
+            array._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
 
 
 def _named(gathered: Gathered) -> dict[str, Any]:

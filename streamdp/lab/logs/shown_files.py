@@ -47,7 +47,7 @@ CSV = ".csv"
 
 ACTION, PSCORE, POSITION, KEY = "action", "pscore", "position", "key"
 CONTENTS = ("reward", "loss")
-_ROWS = 1 << 16  # read between two looks at the progress
+_ROWS = 1 << 14  # read at once, as lists
 
 OFFSET, PARTITION = "offset", "partition"
 COLUMNS = (ACTION, *CONTENTS, PSCORE, POSITION, KEY, OFFSET, PARTITION)

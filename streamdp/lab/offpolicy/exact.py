@@ -19,11 +19,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from tempfile import TemporaryFile
-from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from streamdp.core.arrays import Columns, Ints
 from streamdp.core.evidence.evidence import InForce
@@ -32,7 +30,7 @@ from streamdp.core.grid import NULL, UNIT, quantise
 from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.core.segments import group
 from streamdp.lab.logs.log import Log, Portion
-from streamdp.lab.logs.shown import SlotCells, over_cells
+from streamdp.lab.logs.shown import SlotCells, held, over_cells
 from streamdp.lab.logs.stages import Watch, unwatched
 from streamdp.lab.offpolicy.answers import FeedbackAnswer, FeedbackCell, ends_of
 from streamdp.lab.offpolicy.estimators import MeanReward
@@ -51,7 +49,6 @@ from streamdp.lab.replay.course import Shares, Trajectory
 from streamdp.lab.replay.cuts import Bench, Rows
 
 _AT_ONCE = 1 << 21  # slots × (seeds + actions)
-_IN_MEMORY = 1 << 27  # bytes of one column; larger ones are in a file
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,27 +94,19 @@ class KeySlots:
     ) -> KeySlots:
         """Read a log whose keys are known."""
         K, generators, n = len(log.actions), coins_of(bench), keys.slots
-        held = cls(
-            _held((n, K), np.int32), _held((n,), np.int32), _held((len(generators), n), np.uint32)
+        laid = cls(
+            held((n, K), np.int32), held((n,), np.int32), held((len(generators), n), np.uint32)
         )
         tell, done = watch("laying slots out by key", n), 0
         step = max(1, _AT_ONCE // (len(generators) + K))
         for slots in slots_in_order(log, keys.rows, step=step, within=within):
             places = keys.starts[slots.row] + slots.number - 1
-            held.losses[places], held.cell[places] = slots.losses, slots.cell
-            for own, generator in zip(held.coins, generators, strict=True):
+            laid.losses[places], laid.cell[places] = slots.losses, slots.cell
+            for own, generator in zip(laid.coins, generators, strict=True):
                 own[places] = generator.integers(0, PARTS, len(places))[slots.place]
             done += len(places)
             tell(done)
-        return held
-
-
-def _held(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-    """An array in memory, or in a file where it is large."""
-    if int(np.prod(shape)) * np.dtype(dtype).itemsize <= _IN_MEMORY:
-        return np.empty(shape, dtype)
-    with TemporaryFile() as file:  # the map keeps it
-        return np.memmap(file, dtype, "w+", shape=shape)
+        return laid
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.grid import UNIT
 from streamdp.lab.logs.log import Log
-from streamdp.lab.logs.shown import ShownLog
+from streamdp.lab.logs.shown import ShownLog, held
 from streamdp.lab.logs.stages import Watch, unwatched
 from streamdp.lab.offpolicy.answers import FeedbackAnswer, PhasedCell
 from streamdp.lab.offpolicy.estimators import MeanReward
@@ -190,7 +190,7 @@ def reject_phases(
 def _rejected(
     cell: PhasedCell, log: ShownLog, keys: Sequence[Ints], bench: Bench
 ) -> FeedbackAnswer:
-    met: list[list[Ints]] = [[] for _ in bench.seeds]
+    met = held((len(bench.seeds), log.slots), np.bool_)
     shown, charge = [], _Charge(cell.learner)
     for row, places in enumerate(keys):
         for at, seed in enumerate(bench.seeds):
@@ -199,15 +199,13 @@ def _rejected(
                 cell.learner, records, _generator(seed, row), len(places), meet=records.meet
             )
             played = run.played()
-            met[at].append(places[records.taken[: len(played)]])
+            met[at, places[records.taken[: len(played)]]] = True
             if row == log.counts.argmax():
                 shown.append(played)
             if not at:
                 charge.add(run, len(played))
     shares = _shares(shown, _marks(max(1, min(len(plays) for plays in shown))), len(log.actions))
-    return answer_of(
-        cell, log, [np.concatenate(of) for of in met], shares=shares, charge=charge.total()
-    )
+    return answer_of(cell, log, met, shares=shares, charge=charge.total())
 
 
 class KeyRecords:

@@ -17,13 +17,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streamdp.core.arrays import Columns, Floats, Ints
+from streamdp.core.events import NO_ARM
 from streamdp.core.evidence.evidence import InForce
 from streamdp.core.evidence.experiment import Arms
 from streamdp.core.evidence.policy import PARTS, Policy
 from streamdp.core.kinds.feedback import PolicyLearner
-from streamdp.lab.logs.shown import ShownLog
+from streamdp.lab.logs.shown import CHUNK, ShownLog, held, let_go
 from streamdp.lab.logs.stages import Watch, unwatched
 from streamdp.lab.offpolicy.answers import (
     AnyCell,
@@ -56,52 +58,80 @@ def reject(
     log: ShownLog, cells: tuple[FeedbackCell, ...], bench: Bench, watch: Watch = unwatched
 ) -> list[FeedbackAnswer]:
     """Play each cell under each seed, on the records that show what it draws."""
-    rows, order = log.rows(bench), np.argsort(log.row, kind="stable")
-    coins = [generator.integers(0, PARTS, log.slots)[order] for generator in coins_of(bench)]
+    rows, records = log.rows(bench), KeyRecords.of(log, bench)
     answers: list[FeedbackAnswer] = []
     tell = watch("playing on records that agree", len(cells))
     for cell in cells:
         tell(len(answers))
-        answers.append(_answer(cell, log.seen_by(cell.learner), order, coins, rows, bench))
+        answers.append(_answer(cell, log, records, rows, bench))
     return answers
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class KeyRecords:
+    """All records of a log, key by key; a key of a long log is mapped, not held."""
+
+    place: Ints  # n: in the log's order
+    played: NDArray[np.int32]
+    gain: NDArray[np.int32]
+    coins: NDArray[np.uint32]  # seeds × n: tossed in the log's order
+    ends: Ints  # of each key
+
+    @classmethod
+    def of(cls, log: ShownLog, bench: Bench) -> KeyRecords:
+        """Lay a log out."""
+        n, generators, ends = log.slots, coins_of(bench), np.cumsum(log.counts)
+        laid = cls(
+            held((n,), np.int64),
+            held((n,), np.int32),
+            held((n,), np.int32),
+            held((len(generators), n), np.uint32),
+            ends,
+        )
+        starts = ends - log.counts
+        for chunk in log.chunks():
+            at = starts[chunk.row] + chunk.number - 1
+            laid.place[at] = np.arange(chunk.first, chunk.first + chunk.slots)
+            laid.played[at], laid.gain[at] = chunk.played, chunk.gain
+            for own, generator in zip(laid.coins, generators, strict=True):
+                own[at] = generator.integers(0, PARTS, chunk.slots)
+            let_go(laid.place, laid.played, laid.gain, laid.coins)
+        return laid
+
+
 def _answer(
-    cell: FeedbackCell,
-    log: ShownLog,
-    order: Ints,
-    coins: Sequence[Ints],
-    rows: Rows,
-    bench: Bench,
+    cell: FeedbackCell, log: ShownLog, records: KeyRecords, rows: Rows, bench: Bench
 ) -> FeedbackAnswer:
     learner, seeds, longest = cell.learner, len(bench.seeds), int(log.counts.argmax())
-    ends = np.cumsum(log.counts)
-    fill = Agreeing(learner, log, order, coins, ends.tolist(), [[] for _ in coins])
+    fill = Agreeing(learner, len(log.actions), records, held((seeds, log.slots), np.bool_))
     first: list[Ints] = []  # what the longest key released under the first seed
-    shares: list[list[Floats]] = [[] for _ in coins]  # of it under each
+    shares: list[list[Floats]] = [[] for _ in bench.seeds]  # of it under each
+    seen = log.seen_by(learner)
     for fill.part in KeyPart.all(log.counts, seeds, words=4 * learner.numbers):
         bits, many = KeyBits(rows, bench, fill.part), len(fill.part.keys)
-        fill.at = np.tile((ends - log.counts)[fill.part.keys], len(fill.part.seeds))
+        fill.at = np.tile((records.ends - log.counts)[fill.part.keys], len(fill.part.seeds))
         for step in play(learner, len(bits), fill, bits):
             if fill.part.keys[0] != longest:
                 continue
             for place in np.flatnonzero(step.rows % many == 0).tolist():
-                policy = log.overall(longest, step.in_force[place : place + 1] / PARTS)
+                policy = seen.overall(longest, step.in_force[place : place + 1] / PARTS)
                 shares[fill.part.seeds[step.rows[place] // many]].append(policy)
             if not fill.part.seeds[0]:
                 first.append(of_first_row(step))
-    blocks = min(map(len, shares))
-    met = [np.concatenate(taken) for taken in fill.met]
+        let_go(records.place, records.played, records.gain, records.coins, fill.met)
+    blocks, charged = min(map(len, shares)), np.zeros(len(log.counts), dtype=np.int64)
+    for chunk in log.chunks():
+        charged += np.bincount(chunk.row[fill.met[0][chunk.places]], minlength=len(charged))
     return answer_of(
         cell,
         log,
-        met,
+        fill.met,
         shares=Shares(
             learner.schedule.starts(np.arange(blocks)),
             np.mean([np.concatenate(own[:blocks]) for own in shares], axis=0),
         ),
         arms=likely_best(learner, np.concatenate(first)),
-        charge=charge_of(learner, np.bincount(log.row[met[0]], minlength=len(log.counts))),
+        charge=charge_of(learner, charged),
     )
 
 
@@ -110,63 +140,70 @@ class Agreeing:
     """Fills a learner's columns with the records that show what each row draws."""
 
     learner: PolicyLearner
-    log: ShownLog
-    order: Ints  # of the records, key after key
-    coins: Sequence[Ints]  # by seed, in that order
-    ends: Sequence[int]  # of each key, in that order
-    met: list[list[Ints]]  # the places of the records that each seed used
+    actions: int
+    records: KeyRecords
+    met: NDArray[np.bool_]  # seeds × n: the records that each used, in the log's order
     part: KeyPart = field(init=False)
-    at: Ints = field(init=False)  # by row, in that order: its next record
+    at: Ints = field(init=False)  # by row: its next record
 
     def __call__(self, block: int, rows: Ints, in_force: InForce) -> tuple[Ints, Columns]:
         """Rows end a block at different records."""
-        log, arms, many = self.log, len(self.learner.actions), len(self.part.keys)
+        arms, many = len(self.learner.actions), len(self.part.keys)
         length = int(self.learner.schedule.lengths(np.array([block]))[0])
         ended, gains, shown = [], [], []
         for place, row in enumerate(rows.tolist()):
             seed, key = divmod(row, many)
             seed, key = self.part.seeds[seed], int(self.part.keys[key])
-            policy = in_force[place].reshape(log.cells, -1)
-            taken = self._agreed(policy, self.coins[seed], int(self.at[row]), key, length)
-            places = self.order[taken]
-            self.met[seed].append(places)
+            policy = in_force[place].reshape(-1, self.actions)
+            taken, played = self._agreed(policy, seed, int(self.at[row]), key, length)
+            self.met[seed, self.records.place[taken]] = True
             if len(taken) == length:
-                played = log.played[places]
                 ended.append(place)
                 shown.append(np.bincount(played, minlength=arms))
-                gains.append(np.bincount(played, log.gain[places], minlength=arms))
+                gains.append(np.bincount(played, self.records.gain[taken], minlength=arms))
                 self.at[row] = taken[-1] + 1
         if not ended:
             return NOBODY
         exact = np.array(gains).astype(np.int64)  # far below 2**53
         return np.array(ended), totals(self.learner, exact, np.array(shown))
 
-    def _agreed(self, policy: Policy, coins: Ints, first: int, key: int, most: int) -> Ints:
-        """The next records of a key that show what is drawn, at most so many, in their order."""
-        end, found, missing = self.ends[key], [np.zeros(0, dtype=np.int64)], most
+    def _agreed(
+        self, policy: Policy, seed: int, first: int, key: int, most: int
+    ) -> tuple[Ints, Ints]:
+        """The next records of a key that show what is drawn, at most so many, and their arms."""
+        end, missing = int(self.records.ends[key]), most
+        found, arms = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
         while missing and first < end:
-            stop = min(end, first + _LOOKED + 2 * missing * len(self.log.actions))
-            part = self.order[first:stop]
-            mine = drawn(policy, self.log.cell[part], coins[first:stop])
-            agreed = first + np.flatnonzero(mine == self.log.shown[part])[:missing]
-            found.append(agreed)
+            stop = min(end, first + min(CHUNK, _LOOKED + 2 * missing * self.actions))
+            played = self.records.played[first:stop].astype(np.int64)
+            cell, shown = np.divmod(played, self.actions)  # no arm is -1: of no cell
+            cell = np.maximum(cell, 0) if len(policy) > 1 else np.zeros_like(cell)
+            mine = drawn(policy, cell, self.records.coins[seed, first:stop].astype(np.int64))
+            agreed = np.flatnonzero((mine == shown) & (played != NO_ARM))[:missing]
+            found.append(first + agreed)
+            arms.append(cell[agreed] * self.actions + shown[agreed])
             first, missing = stop, missing - len(agreed)
-        return np.concatenate(found)
+        return np.concatenate(found), np.concatenate(arms)
 
 
 def answer_of(
     cell: AnyCell,
     log: ShownLog,
-    met: Sequence[Ints],
+    met: NDArray[np.bool_],  # seeds × n: the records that each used
     *,
     shares: Shares,
     charge: Charge,
     arms: Arms | None = None,
 ) -> FeedbackAnswer:
     """The mean rewards of the records that each seed used."""
-    rewards = [log.reward[np.sort(places)] for places in met]
-    means = np.array([float(seen.mean()) if len(seen) else np.nan for seen in rewards])
-    estimates = [MeanReward.of_records(seen) for seen in rewards]
+    accepted = np.array([np.count_nonzero(of) for of in met])
+    slots = np.unique(np.geomspace(1, max(1, accepted.min()), POINTS).astype(np.int64))
+    rewards = [_Rewards(slots) for _ in met]
+    for chunk in log.chunks():
+        for seen, of in zip(rewards, met, strict=True):
+            seen.add(chunk.reward[of[chunk.places]])
+    means = np.array([seen.total / seen.count if seen.count else np.nan for seen in rewards])
+    estimates = [MeanReward.of_sums(seen.count, seen.total, seen.squares) for seen in rewards]
     return FeedbackAnswer(
         cell=cell,
         estimate=MeanReward(
@@ -176,24 +213,42 @@ def answer_of(
             float(np.mean([seen.clicks for seen in estimates])),
         ),
         by_seed=means,
-        course=_course(rewards),
+        course=_course(slots, rewards, accepted),
         shares=shares,
         arms=arms,
         charge=charge,
-        accepted=np.array([len(seen) for seen in rewards]),
+        accepted=accepted,
     )
 
 
-def _course(rewards: list[Floats]) -> Trajectory:
+class _Rewards:
+    """The rewards of the records that one seed used: their sums, and those up to some slots."""
+
+    def __init__(self, slots: Ints) -> None:
+        self.count, self.total, self.squares = 0, 0.0, 0.0
+        self.upto = np.zeros((2, len(slots)))  # Σ r and Σ r²
+        self._slots, self._before = slots, np.zeros(2)
+
+    def add(self, rewards: Floats) -> None:
+        """Add the next ones."""
+        if not len(rewards):
+            return
+        self.total += float(rewards.sum())
+        self.squares += float((rewards**2).sum())
+        sums = self._before[:, None] + np.cumsum([rewards, rewards**2], axis=1)
+        here = (self._slots > self.count) & (self._slots <= self.count + len(rewards))
+        self.upto[:, here] = sums[:, self._slots[here] - self.count - 1]
+        self.count, self._before = self.count + len(rewards), sums[:, -1]
+
+
+def _course(slots: Ints, rewards: Sequence[_Rewards], accepted: Ints) -> Trajectory:
     """The mean reward so far, over the records that were used."""
-    fewest = min(len(seen) for seen in rewards)
-    slots = np.unique(np.geomspace(1, max(1, fewest), POINTS).astype(np.int64))
-    if not fewest:
+    if not accepted.min():
         nothing = np.full(1, np.nan)
         return Trajectory(slots, nothing, nothing, nothing)
     curves = []
     for seen in rewards:
-        total, squares = np.cumsum(seen)[slots - 1], np.cumsum(seen**2)[slots - 1]
+        total, squares = seen.upto
         records = WeightedRecords.evenly(slots.astype(np.float64), total, squares)
         curves.append((total / slots, *records.interval()))
     return Trajectory(slots, *np.mean(curves, axis=0))
