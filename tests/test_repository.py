@@ -154,7 +154,7 @@ def test_the_product_imports_only_what_it_declares() -> None:
     always = provided_by(PROJECT["project"]["dependencies"]) | sys.stdlib_module_names
     always |= {"streamdp", "streamdp_adapters"}
     beyond = {
-        "lab": provided_by(extras["replay"] + extras["examples"]),
+        "lab": provided_by(extras["replay"] + extras["examples"] + extras["dask"]),
         "testing": provided_by(extras["test"] + extras["broker"]),
         "streamdp_adapters/registry": provided_by(extras["registry"]),
         "core/frames.py": provided_by(extras["frames"]),
