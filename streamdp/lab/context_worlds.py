@@ -3,7 +3,7 @@
 A table has fields of some levels, of which the n-th is 1/n as frequent as the first; rewards are 0
 or 1. All actions earn `rate`, and the best one `gap` more. Worlds differ in what the best action
 depends on (`WORLDS`). The learner with contexts plays beside the default, which sees none; both go
-through the player (`play.steps`), with their own noise and blocks, many runs as rows of one array.
+through the player (`play.play`), with their own noise and blocks, many runs as rows of one array.
 
 A world is *learned* at the first slot from which on nine runs of ten lose at most a quarter of what
 uniform play loses. Regret is against the best action of each cell.
