@@ -118,7 +118,6 @@ def _answer(
                 shares[fill.part.seeds[step.rows[place] // many]].append(policy)
             if not fill.part.seeds[0]:
                 first.append(of_first_row(step))
-        let_go(records.place, records.played, records.gain, records.coins, fill.met)
     blocks, charged = min(map(len, shares)), np.zeros(len(log.counts), dtype=np.int64)
     for chunk in log.chunks():
         charged += np.bincount(chunk.row[fill.met[0][chunk.places]], minlength=len(charged))
@@ -162,6 +161,8 @@ class Agreeing:
                 shown.append(np.bincount(played, minlength=arms))
                 gains.append(np.bincount(played, self.records.gain[taken], minlength=arms))
                 self.at[row] = taken[-1] + 1
+        records = self.records
+        let_go(records.place, records.played, records.gain, records.coins, self.met)
         if not ended:
             return NOBODY
         exact = np.array(gains).astype(np.int64)  # far below 2**53
