@@ -202,7 +202,9 @@ class Releases(Sequence[Release]):
         return self.in_force is not None and self.in_force.ndim > 1
 
     def at(self, some: Ints) -> Releases:
-        """The releases at these places, in this order."""
+        """The releases at these places, in this order; the table itself where these are all."""
+        if len(some) == len(self) and (some == np.arange(len(some))).all():
+            return self
         columns: dict[str, Any] = {name: getattr(self, name)[some] for name in _COLUMNS}
         in_force = None if self.in_force is None else self.in_force[some]
         keys = [self.keys[at] for at in some.tolist()]

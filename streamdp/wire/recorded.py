@@ -36,6 +36,7 @@ HEAD = np.dtype([
 ])  # fmt: skip
 SIZE = HEAD.itemsize
 _COVERED = SIZE - 4  # bytes of the head that the checksum covers
+_PARTS, _WHOLE = np.dtype([("covered", f"V{_COVERED}"), ("crc", "V4")]), np.dtype(f"V{SIZE}")
 
 DRAWN, BLOCK, ESTIMATE, CARRIED = 0, 1, 2, 255
 """What `kind` says: an opening that was drawn, what a block ends with, an estimate, an opening that
@@ -63,10 +64,9 @@ def sealed(
     if pairs is not None:
         heads["numbers"] = [_behind(line, _SUMS[pairs]) for line in ledgers]
         heads["policy"] = [_behind(line, _POLICY) for line in texts]
-    covered = np.dtype([("covered", f"V{_COVERED}"), ("check", "V4")])
-    begun = map(crc32, heads.view(covered)["covered"].tolist(), map(crc32, places))
+    begun = map(crc32, heads.view(_PARTS)["covered"].tolist(), map(crc32, places))
     heads["crc"] = list(map(crc32, texts, map(crc32, ledgers, begun)))
-    whole = heads.view(f"V{SIZE}").tolist()
+    whole = heads.view(_WHOLE).tolist()
     return list(map(b"".join, zip(whole, ledgers, texts, strict=True)))
 
 

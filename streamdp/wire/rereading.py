@@ -82,26 +82,27 @@ class Rereading:
         codes = {name: code for code, name in enumerate(self._nothing.kinds)}
         kinds = np.array([codes.get(name, len(codes)) for name in names], dtype=np.int64)
         some = np.flatnonzero(fits & (kinds < len(codes)))
+        its, kinds = heads[some], kinds[some]
         whole = [values[at] for at in some.tolist()]
-        numbers, fits = numbers_of(heads[some], whole, width=self._nothing.numbers.shape[1])
+        numbers, fits = numbers_of(its, whole, width=self._nothing.numbers.shape[1])
         in_force, carried = self._nothing.in_force, dict[tuple[Key, int], Carried]()
         if in_force is not None and self._nothing.has_policies:
-            fits &= (heads["numbers"][some] > 0) | (kinds[some] == 0)
-            in_force, said = policies_of(heads[some], whole, parts=in_force.shape[1])
+            fits &= (its["numbers"] > 0) | (kinds == 0)
+            in_force, said = policies_of(its, whole, parts=in_force.shape[1])
             fits &= said
         elif in_force is not None:
-            in_force = heads["in_force"][some].astype(np.int64)
-        for at in some[fits & (heads["kind"][some] == CARRIED)].tolist():
+            in_force = its["in_force"].astype(np.int64)
+        for at in some[fits & (its["kind"] == CARRIED)].tolist():
             release = decode_recorded(self.identity(places[at]), values[at]).release
             if release.carried is not None:
                 carried[keys[at], release.identity.born] = release.carried
         columns: dict[str, Any] = {
-            name: heads[name][some].astype(np.int64)
+            name: its[name].astype(np.int64)
             for name in ("born", "block", "start", "stop", "first_offset", "last_offset", "ordinal")
         }
         table = replace(
             self._nothing, keys=[keys[at] for at in some.tolist()],
-            kind=kinds[some].astype(np.uint8), numbers=numbers, in_force=in_force,
+            kind=kinds.astype(np.uint8), numbers=numbers, in_force=in_force,
             carried=carried or None, **columns,
         )  # fmt: skip
         return [places[at] for at in some[fits].tolist()], table.at(np.flatnonzero(fits))
