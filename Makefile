@@ -3,11 +3,13 @@
 #   make demo    see it work          make check   the fast loop: format, lint, types, imports, quick tests
 #   make test    everything           make bench   the benchmarks      make soak   crashes and chance, for long
 #   make docs    the API documentation, in build/api
+#   make check ROOM=lab   the fast loop of one room: its types and its quick tests
 # PYTHON=python3.12 picks the interpreter, VENV=folder where the environment lives.
 PYTHON ?= python3
 VENV ?= .venv
 PEERS ?= $(VENV)-peers
 SOAK ?= 20
+ROOM ?=
 PROCESSORS := $(shell getconf _NPROCESSORS_ONLN)
 # Processes that run the suite, more than there are processors: what starts processes and brokers
 # waits half of its time. All share one broker, which starts when the first of them needs it.
@@ -40,7 +42,7 @@ test: tools
 	@$(MAKE) --no-print-directory -j2 types suite
 
 quick:
-	$(BIN)/pytest -n $(PROCESSORS) --dist worksteal -q -m "not kafka and not system and not slow"
+	$(BIN)/pytest -n $(PROCESSORS) --dist worksteal -q -m "not kafka and not system and not slow" $(if $(ROOM),tests/$(ROOM))
 
 # The suite runs against the wheel that users install, never against the checkout.
 suite:
@@ -70,9 +72,9 @@ bench: python
 		$(BIN)/python $$file --json bench-results/$$(basename $$file .py).json || exit 1; done
 
 soak: tools
-	STREAMDP_SOAK=$(SOAK) $(BIN)/pytest --timeout 0 tests/test_audit_kinds.py tests/test_protocol.py \
-		tests/test_lost_tombstones.py tests/test_idle.py tests/test_assemble.py tests/test_formats.py \
-		tests/test_ledger.py tests/kafka/test_watched.py $(wildcard tests/test_crash*.py tests/*/test_crash*.py)
+	STREAMDP_SOAK=$(SOAK) $(BIN)/pytest --timeout 0 tests/lab/test_audit_kinds.py tests/service/test_protocol.py \
+		tests/service/test_lost_tombstones.py tests/service/test_idle.py tests/assembly/test_assemble.py tests/wire/test_formats.py \
+		tests/core/test_ledger.py tests/kafka/test_watched.py $(wildcard tests/*/test_crash*.py)
 
 broker: python
 	@$(SETUP) broker
@@ -92,7 +94,7 @@ style:
 	$(BIN)/lint-imports --no-cache
 
 types:
-	$(BIN)/mypy
+	$(BIN)/mypy $(if $(ROOM),$(wildcard streamdp/$(ROOM) adapters/streamdp_adapters/$(ROOM) tests/$(ROOM)))
 
 runtime: python
 	@$(SETUP) runtime

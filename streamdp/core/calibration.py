@@ -11,7 +11,7 @@ samples proportionally to exp(−ρ·L). Rates, charges and scales are exact `Fr
 by users as a string, never as a binary float.
 
 Each constant names the test that fails when it is changed. "Exact audit" is
-`tests/test_audit_exact.py`: at twice a rate it finds a log-ratio above ε (1.31 already at two
+`tests/lab/test_audit_exact.py`: at twice a rate it finds a log-ratio above ε (1.31 already at two
 slots and two actions, 1.99 to 2 at 256 slots).
 """
 
@@ -210,7 +210,7 @@ def prefix_softmax_rate(epsilon: Fraction, *, cap: Fraction | None = PREFIX_CAP)
 BLOCK_REGRET_SENSITIVITY = DIFFERENCE_SENSITIVITY
 """max over i of Σ(ℓ_t(A) − ℓ_t(i)): each difference of sums moves by 2, so their maximum does.
 
-Broken by 1: `tests/test_audit_estimates.py`, `regret with sensitivity 1`."""
+Broken by 1: `tests/lab/test_audit_estimates.py`, `regret with sensitivity 1`."""
 
 MEAN_LOSS_SENSITIVITY = LOSS_SENSITIVITY
 """Σ ℓ_t(A), which is divided by the public length only after the noise."""

@@ -8,7 +8,7 @@ Sums are exact integers. A loss is at most 2**20 grid units and a learner lives 
 slots (`schedule.LAST_SLOT`), so an int64 sum cannot overflow and no code has to look at one.
 
 `quantise` is the definition. `column_sums` is the fast path, equal to it for every float32
-(`tests/test_grid.py` checks it over all of [0, 1] by sampling and at the edges).
+(`tests/core/test_grid.py` checks it over all of [0, 1] by sampling and at the edges).
 """
 
 from __future__ import annotations

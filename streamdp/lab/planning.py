@@ -25,7 +25,7 @@ known when the spread is Δ/z. So Δ² = z²·2v/n + (β/(εn))², solved for n,
 double, so the policy changes at the next block's end, on average √2 times later: this is the
 answer, as in the simulation. z grows with ln K, since the best has to beat K − 1 others. The
 constants of `FORMULAS` are fitted to simulations (`tests/fit_plan.py`), and
-`tests/test_plan_feedback.py` checks the formula against others: of 100 worlds at random (2 to 40
+`test_plan_feedback.py` checks the formula against others: of 100 worlds at random (2 to 40
 actions, rates of .01 to .5, gaps of a quarter to 1.2 of the rate, ε of .1 to 2) it said 0.60 to
 1.50 times what the simulation said.
 """

@@ -4,7 +4,7 @@ Each is a patch; `MUTANTS` holds it with the learner that it breaks, a pattern t
 match, and the layer of the audit that finds it; `feedback_story_mutants` adds to it. `CHOOSING`
 holds broken draws from a policy, and what the sampler of `choose` says.
 
-Beside them stand in `tests/test_audit_bandits.py` the mutants of learners that the service does not
+Beside them stand in `test_audit_bandits.py` the mutants of learners that the service does not
 run: the scale that is printed for Hybrid-UCB, advice that is protected, a δ beyond the usual range.
 """
 

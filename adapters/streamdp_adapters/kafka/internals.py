@@ -1,7 +1,7 @@
 """All code that uses undocumented parts of the client library.
 
 The client (version 0.14) has no setting or method for these; each function here says why it is
-needed, and `tests/test_contracts.py` and `tests/kafka/test_contracts_kafka.py` check that the
+needed, and `test_contracts.py` and `test_contracts_kafka.py` check that the
 library behaves so. No other module of this adapter uses an attribute that begins with an
 underscore.
 

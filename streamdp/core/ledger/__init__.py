@@ -7,8 +7,8 @@
 3. **The budget belongs to the input topic** (P11). No single engine can answer for what several
    streams and epochs charge the same records, so `topic_total` adds their lines.
 
-`core.engine.charging` is the guard of one engine. Tests: `tests/test_ledger.py`; the mutants are in
-`tests/test_audit_accounting.py`.
+`core.engine.charging` is the guard of one engine. Tests: `test_ledger.py`; the mutants are in
+`tests/lab/test_audit_accounting.py`.
 """
 
 from streamdp.core.ledger.runs import Run

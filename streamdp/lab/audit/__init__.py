@@ -16,7 +16,7 @@ There are four layers; `audit_kind` runs those that need no service, for any kin
 `flaws_of_choosing` looks at how requests draw from policies (`choosing`). The papers' learners
 whose phases end by an arm's count have an audit of their own (`lab.papers.audit`).
 
-A verdict allows `TOLERANCE` for rounding. Broken variants in `tests/test_audit_*.py` show what the
+A verdict allows `TOLERANCE` for rounding. Broken variants in `test_audit_*.py` show what the
 audit catches.
 """
 

@@ -22,7 +22,7 @@ chance of an error is divided among all events (Bonferroni), half of it for the 
 has to be chosen in advance.
 
 At ε = 1 and 95 % confidence, 300 runs refute Exp(1/ε) and sums with half their noise, and 1,400
-Lap(1/ε) (`tests/test_audit_blackbox.py`).
+Lap(1/ε) (`tests/lab/test_audit_blackbox.py`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ and stays within a Cressie–Read divergence of them (Karampatziakis, Langford &
 case with a closed form). One record that nobody saw takes part in it: the lightest or the heaviest,
 and lost for the lower end, won for the upper one. It is why the interval stays wide where an action
 was hardly shown, and why it is not symmetric at click rates, where ± standard errors miss up to
-every second value. Measured coverage is in `tests/test_offpolicy_coverage.py`.
+every second value. Measured coverage is in `tests/lab/test_offpolicy_coverage.py`.
 
 Its level is that of an F law with 1 and n degrees of freedom, so it needs some clicks, however many
 records there are: `FEWEST` says how many.

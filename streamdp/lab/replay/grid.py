@@ -6,7 +6,7 @@ go block by block side by side, so those that look at the same sums take them on
 
 Under a seed a cell makes the same releases, bit for bit, as the live engine makes of the same
 records under ``SeededRandomness(seed)``: same sums, same bits, same code.
-`tests/test_replay_live.py` tests this.
+`tests/lab/test_replay_live.py` tests this.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from streamdp_adapters.sqlite.transport import STEPS
 
 pytestmark = pytest.mark.slow
 
-VICTIM = Path(__file__).with_name("support") / "sqlite_victim.py"
+VICTIM = Path(__file__).parents[1] / "support" / "sqlite_victim.py"
 KILLED = -9
 FULL = 3
 ROUNDS = 3

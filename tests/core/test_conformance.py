@@ -39,8 +39,8 @@ from tests.support.kind_mutants import folds_what_it_drew_from
 pytestmark = pytest.mark.slow
 
 ACTIONS = ("a", "b", "c")
-EXAMPLES = Path(__file__).parent / "examples"
-CONTRIBUTING = (Path(__file__).parent.parent / ".github" / "CONTRIBUTING.md").read_text()
+EXAMPLES = Path(__file__).parents[1] / "examples"
+CONTRIBUTING = (Path(__file__).parents[2] / ".github" / "CONTRIBUTING.md").read_text()
 
 
 @pytest.fixture(autouse=True)

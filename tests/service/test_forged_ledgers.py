@@ -26,13 +26,13 @@ from streamdp.service.spec import StreamSpec
 from streamdp.service.verifying.verification import Verification
 from streamdp.wire.formats import configure
 from streamdp.wire.lines import Assembled, PersonsCap
+from tests.service.test_contexts_service import shown as shown_in_cells
+from tests.service.test_contexts_service import spec as contexts_spec
 from tests.support.carrying import MORE, follows, leader, live, remembers, store_of, stream
 from tests.support.idling import idles, of_two
 from tests.support.protocol_model import Store
 from tests.support.streams import ACTIONS, events, spec
 from tests.support.visits import CAP, SPEC, saved_point
-from tests.test_contexts_service import shown as shown_in_cells
-from tests.test_contexts_service import spec as contexts_spec
 
 Line = dict[str, Any]
 Lines = list[tuple[bytes | None, Line]]

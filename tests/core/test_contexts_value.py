@@ -28,10 +28,10 @@ from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES
 from streamdp.lab.context_worlds import TableShows, shares_of
 from streamdp.lab.play import RunBits, play
+from tests.serve.test_contexts_page import ACTIONS as SHOWN_ACTIONS
+from tests.serve.test_contexts_page import FIELDS, drawn, rewards, spec
 from tests.support.calling import Streamdp
 from tests.support.publishing import Reader, Topic, charge
-from tests.test_contexts_page import ACTIONS as SHOWN_ACTIONS
-from tests.test_contexts_page import FIELDS, drawn, rewards, spec
 
 RUNS = 300
 LEAST = 263  # of 300 within an interval of 95 %: fewer with a probability below 10⁻⁶

@@ -16,7 +16,7 @@ from streamdp.wire.decoded import Decoded, Headers, Value
 from streamdp.wire.feedback import Feedback
 from streamdp.wire.formats import Format, configure
 from tests.support.batches import Seen, headers_of, observe
-from tests.test_formats import LONGEST, nested
+from tests.wire.test_formats import LONGEST, nested
 
 ACTIONS = ("a", "b", "ünï")
 LOSS, REWARD = Feedback(ACTIONS), Feedback(ACTIONS, content="reward")

@@ -47,7 +47,7 @@ from tests.support.batches import feedback_batch, headers_of, observe
 from tests.support.calling import Streamdp
 from tests.support.histories import nothing_known, policy_after
 from tests.support.shop_files import FEEDBACK_SHOP, read
-from tests.test_formats import LONGEST
+from tests.wire.test_formats import LONGEST
 
 if TYPE_CHECKING:
     from streamdp.ports import Administrator

@@ -27,7 +27,7 @@ from tests.support.publishing import charge, release
 from tests.support.showing import ABOUT, Facts, facts, partition
 from tests.support.streams import spec
 
-DEPLOY = Path(__file__).resolve().parent.parent / "deploy"
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 RULES = DEPLOY / "prometheus" / "streamdp.rules.yml"
 METRIC = re.compile(r"streamdp_[a-z_]+")
 

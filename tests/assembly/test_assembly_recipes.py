@@ -25,7 +25,7 @@ from streamdp.assembly.rules import Combine, Rules
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.wire.formats import configure
-from tests.test_formats import nested
+from tests.wire.test_formats import nested
 
 ACTIONS = ("a", "b", "c")
 RECIPES: list[AssemblyRecipe] = [

@@ -35,7 +35,7 @@ from streamdp.lab.worlds.held_out import HELD_OUT_DRIFTING, HELD_OUT_STATIONARY
 from tests.support.batches import feedback_batch, loss_batch
 from tests.support.command_line import run_command
 
-LEARNING = (Path(__file__).parent.parent / "docs" / "learning.md").read_text()
+LEARNING = (Path(__file__).parents[2] / "docs" / "learning.md").read_text()
 SMALL = World("small", (0.2, 0.5, 0.4))
 SLOTS, RUNS = 150, 600
 

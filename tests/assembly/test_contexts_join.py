@@ -49,6 +49,7 @@ from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.wire.formats import Format
 from streamdp.wire.schemas import schema
+from tests.service.test_noninterference_assembling import Life, differing
 from tests.support.asking import asked
 from tests.support.assembling_group import Group
 from tests.support.assembly_mutants import CapsUnreadableForNobody, CapsWhatCanBeRead
@@ -56,7 +57,6 @@ from tests.support.batches import observe
 from tests.support.loops import rows
 from tests.support.shop_files import joined_shop
 from tests.support.visits import CAP, SPEC
-from tests.test_noninterference_assembling import Life, differing
 
 if TYPE_CHECKING:
     from streamdp.client.answers import Context

@@ -97,7 +97,7 @@ def test_tells_the_command_a_table_and_one_answer() -> None:
 
 def test_is_the_table_of_the_page_what_its_command_says() -> None:
     """docs/shop.md names the command that made its table of traffic."""
-    page = (Path(__file__).resolve().parent.parent / "docs" / "shop.md").read_text()
+    page = (Path(__file__).resolve().parents[2] / "docs" / "shop.md").read_text()
     (command,) = re.findall(r"`streamdp plan --observes feedback (.*? --markdown)`", page)
     result = invoked(*command.split())
     assert result.exit_code == 0

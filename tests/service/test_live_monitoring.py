@@ -22,7 +22,7 @@ from tests.support.prometheus_server import PrometheusServer, eventually, hasten
 from tests.support.running import Place, until
 from tests.support.streams import events
 
-RULES = Path(__file__).resolve().parent.parent / "deploy" / "prometheus" / "streamdp.rules.yml"
+RULES = Path(__file__).resolve().parents[2] / "deploy" / "prometheus" / "streamdp.rules.yml"
 
 pytestmark = pytest.mark.system("prometheus")
 

@@ -14,7 +14,7 @@ from streamdp.core.learners import RECIPES
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES
 from streamdp.lab.papers.learners import BANDIT_RECIPES, EXPERT_RECIPES
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 REFERENCES = (ROOT / "docs" / "references.md").read_text()
 ENTRIES = re.findall(r"^- \*\*(.+?)\.\*\* ", REFERENCES, re.MULTILINE)
 

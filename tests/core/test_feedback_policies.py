@@ -332,7 +332,8 @@ def test_a_processor_without_wide_instructions_computes_the_same() -> None:
         "from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__ as has;"
         "print(*[name for name in __cpu_dispatch__ if has.get(name)])"
     )
-    asked = "from tests.test_feedback_policies import GOLDEN, digest; print(*map(digest, GOLDEN))"
+    names = "from tests.core.test_feedback_policies import GOLDEN, digest"
+    asked = f"{names}; print(*map(digest, GOLDEN))"
     assert printed_by(asked, NPY_DISABLE_CPU_FEATURES=wide).split() == list(GOLDEN.values())
 
 
@@ -340,7 +341,7 @@ def printed_by(program: str, **environment: str) -> str:
     """What a new interpreter prints."""
     done = subprocess.run(
         [sys.executable, "-c", program],
-        cwd=Path(__file__).parent.parent,
+        cwd=Path(__file__).parents[2],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,

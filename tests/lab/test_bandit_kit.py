@@ -59,7 +59,7 @@ def test_does_a_learner_of_ones_own_pass_the_kit(greedy: Bandit) -> None:
 def test_is_a_learner_of_ones_own_less_than_forty_lines(page: str, kit: str) -> None:
     """The documents' examples, imports and check included; that they pass is tested by following
     the pages."""
-    text = (Path(__file__).parents[1] / "docs" / page).read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
     blocks = [part.split("```")[0] for part in text.split("```python\n")[1:]]
     (example,) = [block for block in blocks if kit in block and "_recipe\n" in block]
     assert len(example.splitlines()) < 40

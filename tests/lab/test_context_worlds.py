@@ -15,8 +15,8 @@ from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import UNIT
 from streamdp.lab.commands._contexts import compared, verdict
 from streamdp.lab.context_worlds import WORLDS, Table, TableShows, as_json, learned, shares_of
+from tests.service.test_contexts_stream import SHOP
 from tests.support.command_line import run_command
-from tests.test_contexts_stream import SHOP
 
 TABLE = Table((2, 3), 2, 0.1, 0.2, Fraction(1), slots=20_000)
 

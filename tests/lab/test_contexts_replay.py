@@ -43,10 +43,10 @@ from streamdp.testing.faults import FaultPlan
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.wire.lines import Charge, PolicyLine, from_base64
 from streamdp.wire.published import decode_in_force, decode_ledger
+from tests.service.test_contexts_service import ACTIONS, CLICKS, FIELDS, shown, spec
 from tests.support.command_line import run_command
 from tests.support.histories import nothing_known, policy_after
 from tests.support.services import Room
-from tests.test_contexts_service import ACTIONS, CLICKS, FIELDS, shown, spec
 
 ONE = Fraction(1)
 TEXT = "policy_contexts:schedule=capped 3200"

@@ -30,7 +30,7 @@ from streamdp_adapters.registry.formats import (
     SchemaFormat,
 )
 from streamdp_adapters.registry.schemas import Schema, held
-from tests.test_formats import nested
+from tests.wire.test_formats import nested
 
 ACTIONS = ["a", "b", "c"]
 NULL = [float("nan")] * 3

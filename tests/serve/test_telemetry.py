@@ -30,11 +30,11 @@ from streamdp.service.batches import joined
 from streamdp.service.telemetry import ENDPOINT, exporter
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
+from tests.serve.test_rank_and_reward import RANK, REWARD, open_shop
 from tests.support.asking import asked
 from tests.support.running import Place, until
 from tests.support.streams import spec
 from tests.support.watched_observers import CHANGED, RECORDS, Lines, worked
-from tests.test_rank_and_reward import RANK, REWARD, open_shop
 
 SECOND = 1_000_000_000
 
