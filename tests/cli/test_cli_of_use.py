@@ -15,6 +15,7 @@ from tests.support.calling import streamdp as streamdp
 FEEDBACK = ("--observes", "feedback")
 USUAL = {
     "--delay": "0",
+    "--executor": "pool",
     "--not-private": None,
     "--report": "page.html",
     "--world": "equal",
@@ -38,8 +39,8 @@ SIMULATE = {
 }
 REPLAY = {
     ("log.ndjson",): "--content --format --header --logged --played --pscore --set",
-    ("sqlite:home.db#x",): "--content --header --logged --on-bad --played --pscore",
-    ("shown.ndjson", *FEEDBACK): "--content --format --header --played --set",
+    ("sqlite:home.db#x",): "--content --executor --header --logged --on-bad --played --pscore",
+    ("shown.ndjson", *FEEDBACK): "--content --executor --format --header --played --set",
     ("sqlite:home.db#x", *FEEDBACK, "--content", "losses"): "--header --played --pscore",
 }
 CONVERT = {

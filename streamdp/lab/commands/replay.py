@@ -116,6 +116,7 @@ ExecutorOption = Annotated[
     typer.Option(
         help="Who reads the log: process (this one), pool or pool:PROCESSES (of this machine),"
         " dask:ADDRESS (a cluster), or auto: a pool for long logs. No answer depends on it."
+        " For files with --observes losses."
     ),
 ]
 
@@ -276,6 +277,7 @@ def _check_of_use(
             (["--pscore", "--header", "--played"], content != "losses", "no --content losses"),
             (["--format", "--set"], topic, "a topic"),
             (["--on-bad"], feedback or not topic, "a file (a topic is read as live)"),
+            (["--executor"], not feedback and not topic, "a file and --observes losses"),
         ],
         got=f"{'a topic' if topic else 'a file'} and --observes {observes}",
     )
