@@ -29,7 +29,7 @@ events are a function of the two logs.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -37,17 +37,11 @@ from streamdp.assembly.kept import KeptRequest, KeptRequests, Name, name_of
 from streamdp.assembly.persons import Persons
 from streamdp.assembly.public import PERSON_HEADER, TELLING, Headers, Key, event_headers, only
 from streamdp.assembly.recipes import AssemblyRecipe, Unreadable, Value
-from streamdp.assembly.rules import Rules
+from streamdp.assembly.rules import NULL_LOSS, Encode, Rules
 from streamdp.core.errors import StateMismatch
-
-Encode = Callable[[Sequence[float]], bytes]
-"""Encodes losses as an event's bytes, whose length is always the same.
-
-Where events name their arm, its number follows the loss; without it the event is null."""
 
 Event = tuple[Key, Value, Headers]
 
-NULL_LOSS = 0.5
 _EVER = -(1 << 62)  # before any time
 _MOST_KNOWN = 1024  # encodings, and gains, that are cached
 _SPANS = 64  # of outcomes' positions in a window: how finely the place to begin again is known

@@ -6,7 +6,7 @@ Times are milliseconds, as brokers write them into records.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -14,6 +14,13 @@ from streamdp.core.errors import InvalidConfig
 
 Gains = Sequence[float]
 """Each action's gain in [0, 1]: 1 − loss. A single gain if only the shown action has one."""
+
+Encode = Callable[[Sequence[float]], bytes]
+"""Encodes losses as an event's bytes, whose length is always the same.
+
+Where events name their arm, its number follows the loss; without it the event is null."""
+
+NULL_LOSS = 0.5
 
 
 class Combine(StrEnum):

@@ -10,10 +10,9 @@ from functools import cached_property
 from hashlib import blake2b
 from typing import ClassVar
 
-from streamdp.assembly.join import NULL_LOSS, Encode
 from streamdp.assembly.persons import Cap, Persons
 from streamdp.assembly.recipes import AssemblyRecipe
-from streamdp.assembly.rules import Rules
+from streamdp.assembly.rules import NULL_LOSS, Encode, Rules
 from streamdp.ports import StreamTopics
 from streamdp.service.settings import DIGEST, Start
 from streamdp.wire.entries import Entries

@@ -74,9 +74,8 @@ def test_a_recipe_that_was_added_is_audited_too(monkeypatch: pytest.MonkeyPatch)
     def home_made(*, actions: list[str], epsilon: str) -> leader.Leader:
         return RECIPES["noisy_leader"](actions=actions, epsilon=epsilon, noise="gumbel")
 
-    monkeypatch.setattr(leader, "RECIPES", dict(RECIPES))
-    monkeypatch.setitem(RECIPES, "home_made", leader.recipe(home_made))
-    monkeypatch.setitem(leader.RECIPES, "home_made", RECIPES["home_made"])
+    monkeypatch.setattr(RECIPES, "made", dict(RECIPES.made))
+    leader.recipe(home_made)
     code, out = run("audit", "--recipe", "home_made", *QUICK)
     assert (code, "home_made" in out) == (0, True)
 

@@ -42,6 +42,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+from pydantic import ValidationError
 
 from streamdp.service.config import Tables
 from streamdp.testing.kafka_jars import kafka_jars
@@ -223,7 +224,12 @@ class Story:
                 "streamdp.transports",
             }
             return
-        Tables.model_validate(table if block.file else _over(self.first_file, table))
+        try:
+            Tables.model_validate(table if block.file else _over(self.first_file, table))
+        except ValidationError as error:
+            # Tables of a fragment are checked each by itself: it does not repeat those it refers to.
+            if block.file or any(wrong["loc"] for wrong in error.errors()):
+                raise
 
     def _sh(self, block: Block) -> None:
         for command in block.text.splitlines():

@@ -62,6 +62,7 @@ def cells_of(
 
     A recipe with an option `context` learns by the log's contexts; all others see none.
 
+    >>> from fractions import Fraction
     >>> cells = cells_of(("lazy_ucb", "thompson"), (Fraction(1),), actions=("a", "b"))
     >>> [(type(cell.learner).__name__, cell.epsilon) for cell in cells]
     [('Bandit', Fraction(1, 1)), ('PolicyLearner', None)]

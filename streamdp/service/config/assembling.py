@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from streamdp.assembly.join import Encode
 from streamdp.assembly.persons import MOST_PERSONS, Cap
 from streamdp.assembly.recipes import (
     AssemblyRecipe,
@@ -21,7 +20,7 @@ from streamdp.assembly.recipes import (
     Rankers,
     Rewards,
 )
-from streamdp.assembly.rules import Rules
+from streamdp.assembly.rules import Encode, Rules
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import NO_ARM
 from streamdp.ports import StreamTopics
