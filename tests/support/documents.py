@@ -227,7 +227,7 @@ class Story:
         try:
             Tables.model_validate(table if block.file else _over(self.first_file, table))
         except ValidationError as error:
-            # Tables of a fragment are checked each by itself: it does not repeat those it refers to.
+            # A fragment does not repeat the tables that it refers to: each is checked alone.
             if block.file or any(wrong["loc"] for wrong in error.errors()):
                 raise
 
