@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import re
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -30,23 +29,6 @@ from tests.conftest import ROOT
 from tests.support.calling import Streamdp, written
 from tests.support.learned_shop import KEYS, learned
 from tests.support.publishing import action, release
-
-
-@pytest.fixture(scope="module")
-def learned_shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A shop that has learned from 400 events."""
-    path = written(tmp_path_factory.mktemp("learned"))
-    learned(path)
-    return path
-
-
-@pytest.fixture
-def shop(learned_shop: Path, tmp_path: Path) -> Path:
-    """A copy of it, to do anything with."""
-    for file in learned_shop.parent.glob("shop*.db"):
-        shutil.copy(file, tmp_path)
-    return written(tmp_path)
-
 
 # -- the program -------------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,24 +12,7 @@ import pytest
 from streamdp.core.errors import TransportLost
 from streamdp.ports import StreamTopics
 from streamdp_adapters.sqlite import SqliteAdministrator
-from tests.support.calling import Streamdp, written
-from tests.support.learned_shop import learned
-
-
-@pytest.fixture(scope="module")
-def learned_shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A shop that has learned from 400 events."""
-    path = written(tmp_path_factory.mktemp("learned"))
-    learned(path)
-    return path
-
-
-@pytest.fixture
-def shop(learned_shop: Path, tmp_path: Path) -> Path:
-    """A copy of it, to do anything with."""
-    for file in learned_shop.parent.glob("shop*.db"):
-        shutil.copy(file, tmp_path)
-    return written(tmp_path)
+from tests.support.calling import Streamdp
 
 
 def test_check_with_the_state_tells_cannot_know_yet_from_wrong(
