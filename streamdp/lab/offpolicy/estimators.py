@@ -192,11 +192,6 @@ class MeanReward:
         return cls(value, value - half, value + half)
 
     @classmethod
-    def of_records(cls, rewards: Floats) -> MeanReward:
-        """The mean of records that the policy itself drew."""
-        return cls.of_sums(len(rewards), float(rewards.sum()), float((rewards**2).sum()))
-
-    @classmethod
     def of_sums(cls, count: int, total: float, squares: float) -> MeanReward:
         """The mean of so many records, from the sums of their rewards and of the squares."""
         sums = (np.array([float(of)]) for of in (count, total, squares))
