@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
+from itertools import count
 from typing import Any
 
 import pytest
@@ -29,6 +29,7 @@ from streamdp_adapters.kafka import (
     KafkaSettings,
     KafkaTechnology,
     client_errors,
+    internals,
     membership,
     owner,
     publications,
@@ -379,19 +380,40 @@ async def test_a_cluster_that_is_gone_is_noticed_without_any_traffic(
     await asyncio.gather(*(worker.transport.close() for worker in workers))
 
 
-async def test_a_broker_that_knows_of_none_yet_is_said_to_start(
-    broker: Borrowed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As for a moment after its start."""
+def _namelessly(monkeypatch: pytest.MonkeyPatch, times: Iterator[object]) -> None:
+    """Let brokers' first answers name no broker, as for a moment after a start or an absence."""
     connected = AIOKafkaConnection.send
 
     async def send(connection: AIOKafkaConnection, request: Any, **more: Any) -> Any:
         answer = await connected(connection, request, **more)
-        return SimpleNamespace(brokers=[]) if isinstance(request, MetadataRequest) else answer
+        if isinstance(request, MetadataRequest) and next(times, None) is not None:
+            answer.brokers = []
+        return answer
 
     monkeypatch.setattr(AIOKafkaConnection, "send", send)
+
+
+async def test_a_broker_that_knows_of_none_for_long_is_said_to_start(
+    broker: Borrowed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(internals, "KNOWN_SECONDS", 0.3)
+    _namelessly(monkeypatch, count())
     with pytest.raises(TransportLost, match=r"unreachable.*knows of no broker yet"):
         await KafkaTechnology(_settings(broker.bootstrap)).administrator().create([], partitions=1)
+
+
+@pytest.mark.parametrize("times", [1, 2, 5])
+async def test_a_broker_that_knows_of_none_for_a_moment_is_waited_for(
+    technology: KafkaTechnology, monkeypatch: pytest.MonkeyPatch, times: int, topics: StreamTopics
+) -> None:
+    """By a look at the cluster, by its administration and by a consumer."""
+    _namelessly(monkeypatch, iter(range(times)))
+    await technology.administrator().create([topics], partitions=1)
+    worker = RoomWorker(technology.transport(worker="lone"), Heard())
+    _namelessly(monkeypatch, iter(range(times)))
+    await worker.transport.join([topics], worker.heard)
+    await worker.until(lambda heard: len(heard.assigned_now) == 1)
+    await worker.transport.close()
 
 
 async def _well(worker: RoomWorker) -> None:

@@ -22,6 +22,7 @@ import asyncio
 import logging
 import re
 import ssl
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 
@@ -38,6 +39,7 @@ from streamdp.core.errors import (
     TransportLost,
     complaint,
 )
+from streamdp_adapters.kafka import internals
 from streamdp_adapters.kafka.internals import (
     AbandonableProducer,
     abandon_consumer,
@@ -45,7 +47,7 @@ from streamdp_adapters.kafka.internals import (
     abort,
     client_of,
     close_first_connection,
-    knows_a_broker,
+    know_a_broker,
     with_pauses,
 )
 from streamdp_adapters.kafka.settings import AccessRefused, KafkaSettings
@@ -77,6 +79,7 @@ _UNCONNECTED = (kafka.KafkaConnectionError, kafka.NodeNotReadyError, AssertionEr
 """The error of starting a client without a usable server: an assertion in the client."""
 
 _STOP_SECONDS = 5.0
+_AGAIN_SECONDS = 0.1
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
@@ -170,8 +173,8 @@ async def start(client: Client, settings: KafkaSettings) -> None:
     with_pauses(client_of(client))
     try:
         await client.start()
-        if isinstance(client, AIOKafkaConsumer) and not knows_a_broker(client):
-            raise kafka.NodeNotReadyError("no broker is known")
+        if isinstance(client, AIOKafkaConsumer):
+            await know_a_broker(client_of(client))
     except BaseException as error:
         close_first_connection(error)
         await stop(client)
@@ -244,11 +247,13 @@ async def _try_connection(host: str, port: int, arguments: Mapping[str, object])
     connection = AIOKafkaConnection(host, port, **arguments)
     try:
         await connection.connect()
-        metadata = await connection.send(MetadataRequest([]))
-        if not metadata.brokers:
+        until = time.monotonic() + internals.KNOWN_SECONDS
+        while not (await connection.send(MetadataRequest([]))).brokers:
             if arguments.get("sasl_mechanism") == "OAUTHBEARER":
                 raise kafka.SaslAuthenticationFailed("refused, or expired")
-            raise kafka.NodeNotReadyError("a start: it knows of no broker yet")
+            if time.monotonic() > until:
+                raise kafka.NodeNotReadyError("a start: it knows of no broker yet")
+            await asyncio.sleep(_AGAIN_SECONDS)
     finally:
         closed = connection.close()
         if abort(connection):

@@ -98,6 +98,9 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
+KNOWN_SECONDS = 5.0
+"""How long a cluster may know of no broker before that is an error."""
+
 _SECONDS = 2.0
 _TIMES = 10
 _SHORTEST, _LONGEST = 0.05, 1.0  # seconds of a pause
@@ -149,14 +152,22 @@ async def refused_topics(consumer: AIOKafkaConsumer) -> set[str]:
     return set(consumer._client.cluster.unauthorized_topics)
 
 
-def client_of(part: AIOKafkaConsumer | AIOKafkaProducer) -> AIOKafkaClient:
-    """The connections of a consumer or a producer."""
-    return part._client if isinstance(part, AIOKafkaConsumer) else part.client
+def client_of(part: AIOKafkaConsumer | AIOKafkaProducer | AIOKafkaAdminClient) -> AIOKafkaClient:
+    """The connections of a consumer, a producer or an administration."""
+    return part.client if isinstance(part, AIOKafkaProducer) else part._client
 
 
-def knows_a_broker(consumer: AIOKafkaConsumer) -> bool:
-    """Whether a started consumer knows any broker."""
-    return bool(consumer._client.cluster.brokers())
+async def know_a_broker(client: AIOKafkaClient) -> None:
+    """Ask a started client's servers until they name a broker, for some seconds at most.
+
+    One that starts, or was away for a moment, names none, not even itself.
+    """
+    until = time.monotonic() + KNOWN_SECONDS
+    while not client.cluster.brokers():
+        if time.monotonic() > until:
+            raise NodeNotReadyError("no broker is known")
+        await asyncio.sleep(_SHORTEST)
+        await client.force_metadata_update()
 
 
 def abort(connection: AIOKafkaConnection) -> bool:

@@ -41,6 +41,7 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.ports import Finding, StreamTopics, Verdict, check_paired
 from streamdp_adapters.kafka import client_errors
 from streamdp_adapters.kafka.decoding import missing_codecs
+from streamdp_adapters.kafka.internals import client_of, know_a_broker
 from streamdp_adapters.kafka.sending import KEY_ROOM, RECORD_ROOM
 from streamdp_adapters.kafka.settings import KafkaSettings
 
@@ -189,6 +190,7 @@ async def administration(settings: KafkaSettings) -> AsyncIterator[AIOKafkaAdmin
         client = AIOKafkaAdminClient(**settings.client())
         await client.start()
         try:
+            await know_a_broker(client_of(client))
             yield client
         finally:
             await client.close()
