@@ -26,8 +26,8 @@ import numpy as np
 from streamdp.core.arrays import Ints
 from streamdp.core.evidence.votes import Standing
 from streamdp.core.learners import Leader, learner_of
+from streamdp.lab.common.cells import BASELINE
 from streamdp.lab.play import First, this_block
-from streamdp.lab.replay.cells import BASELINE
 from streamdp.wire.unprotected import NOT_PRIVATE
 
 BLOCK = 512

@@ -32,8 +32,8 @@ from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.core.kinds.recipe import config_of
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, feedback_learner_of
 from streamdp.core.learners.recipes import CONTEXTS
+from streamdp.lab.common.answer import standard_error
 from streamdp.lab.play import NOBODY, RunBits, play, slots_of, totals
-from streamdp.lab.replay.spread import standard_error
 
 LEARNED = 0.25
 """The share of uniform play's loss that counts as learned."""

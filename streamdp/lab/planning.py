@@ -47,9 +47,8 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.core.kinds.kind import Kind
 from streamdp.core.learners import RECIPES
 from streamdp.core.regret import Bound, bound_of
-from streamdp.lab.papers.learners import Bandit
-from streamdp.lab.play import Walk, walks
-from streamdp.lab.replay.cells import (
+from streamdp.lab.common.answer import standard_error
+from streamdp.lab.common.cells import (
     Candidate,
     Epsilon,
     epsilon_option,
@@ -57,9 +56,10 @@ from streamdp.lab.replay.cells import (
     parse_candidate,
     policies,
 )
-from streamdp.lab.replay.figures import per_thousand
+from streamdp.lab.common.words import per_thousand
+from streamdp.lab.papers.learners import Bandit
+from streamdp.lab.play import Walk, walks
 from streamdp.lab.replay.following import Result, contests, half_interval, ranked
-from streamdp.lab.replay.spread import standard_error
 from streamdp.lab.worlds import World
 
 FOUND = 0.9

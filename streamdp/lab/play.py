@@ -56,7 +56,7 @@ from streamdp.core.kinds.kind import Kind
 from streamdp.core.kinds.losses import Leader, prefixes
 from streamdp.core.randomness import TAG_BYTES, WORD_BITS, Bits, Purpose, SeededRandomness
 from streamdp.core.schedule import Schedule
-from streamdp.lab.replay.cuts import Bench, Rows
+from streamdp.lab.common.bench import Bench, Rows
 from streamdp.lab.worlds import World
 
 FEWEST_AT_ONCE = 64

@@ -19,13 +19,12 @@ from streamdp.core.evidence.experiment import Arms
 from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.core.kinds.kind import Kind
 from streamdp.lab.baselines import Baseline
+from streamdp.lab.common.answer import Shares, Trajectory, standard_error
+from streamdp.lab.common.cells import Candidate, Epsilon, crossed, epsilon_text
 from streamdp.lab.logs.stages import Watch, unwatched
 from streamdp.lab.papers.learners import Bandit
 from streamdp.lab.papers.play import WorldLosses, simulate_bandit
 from streamdp.lab.play import First, Walk, ends_of, likely_best, sees_all_losses, walks
-from streamdp.lab.replay.cells import Candidate, Epsilon, crossed, epsilon_text
-from streamdp.lab.replay.course import Shares, Trajectory
-from streamdp.lab.replay.spread import standard_error
 from streamdp.lab.worlds import World
 
 _WORST = 100  # the worst 1 % are one run in so many

@@ -25,12 +25,12 @@ from streamdp.core.arrays import Floats, Ints
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
+from streamdp.lab.common.cells import parse_epsilons
 from streamdp.lab.datasets import columns
 from streamdp.lab.logs import ReadOptions
 from streamdp.lab.logs.shown_files import open_file
 from streamdp.lab.offpolicy.question import FeedbackQuestion, replay_shown
 from streamdp.lab.offpolicy.statements import headline, interval, lead
-from streamdp.lab.replay.cells import parse_epsilons
 from tests.bench.bench_contexts import learned
 from tests.support.histories import nothing_known, policy_after
 

@@ -34,10 +34,11 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 
+from streamdp.lab.common.bench import Bench
+from streamdp.lab.common.cells import Cell, cells_of, parse_candidates, parse_epsilons, schedules_of
 from streamdp.lab.replay import open_log
-from streamdp.lab.replay.cells import Cell, cells_of, parse_candidates, parse_epsilons, schedules_of
 from streamdp.lab.replay.curves import baselines, curves
-from streamdp.lab.replay.cuts import Bench, CutPlan, report_points
+from streamdp.lab.replay.cuts import CutPlan, report_points
 from streamdp.lab.replay.summing import sum_log
 
 K = 100

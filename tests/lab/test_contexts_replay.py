@@ -28,6 +28,7 @@ from streamdp.core.evidence.policy import PARTS, policy_of
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.randomness import SeededRandomness
+from streamdp.lab.common.bench import Bench
 from streamdp.lab.logs import ReadOptions
 from streamdp.lab.logs.shown import Piece, ShownLog, joined
 from streamdp.lab.logs.shown_files import open_file
@@ -38,7 +39,6 @@ from streamdp.lab.offpolicy.question import FeedbackQuestion, replay_shown
 from streamdp.lab.offpolicy.rejection import reject
 from streamdp.lab.offpolicy.weighted import weigh
 from streamdp.lab.play import coins_of, drawn
-from streamdp.lab.replay.cuts import Bench
 from streamdp.testing.faults import FaultPlan
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.wire.lines import Charge, PolicyLine, from_base64

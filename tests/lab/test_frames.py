@@ -19,9 +19,9 @@ import streamdp as sd
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import NO_ARM
 from streamdp.core.evidence.contexts import Contexts
+from streamdp.lab.common.cells import parse_candidate
 from streamdp.lab.frames import frame_of
 from streamdp.lab.planning import Wish, plan_changes, plan_for
-from streamdp.lab.replay.cells import parse_candidate
 from streamdp.lab.simulation import SimulationSize, simulate
 from streamdp.lab.worlds import World
 from tests.conftest import ROOT

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from streamdp.core.learners.feedback import PolicyLearner
+from streamdp.lab.common.bench import Bench
 from streamdp.lab.offpolicy.answers import cells_of, of_kind
 from streamdp.lab.offpolicy.estimators import PolicyValues
 from streamdp.lab.offpolicy.statements import enough
 from streamdp.lab.offpolicy.weighted import cut, fixed, weigh
-from streamdp.lab.replay.cuts import Bench
 from tests.support.shown_logs import made_up
 
 LEARNERS = ("policy_blocks", "policy_weights", "thompson")

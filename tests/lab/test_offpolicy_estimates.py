@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.learners.feedback import PolicyLearner
+from streamdp.lab.common.bench import Bench
 from streamdp.lab.offpolicy.answers import cells_of, of_kind
 from streamdp.lab.offpolicy.estimators import Moments, Sums, bounds, reach, value_of
 from streamdp.lab.offpolicy.likelihood import WeightedRecords
 from streamdp.lab.offpolicy.weighted import BlockGroups, cut, fixed, weigh
 from streamdp.lab.play import drawn
-from streamdp.lab.replay.cuts import Bench
 from tests.conftest import ROOT
 from tests.support.shown_logs import ACTIONS, MEANS, UNEVEN, made_up
 

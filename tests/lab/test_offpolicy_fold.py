@@ -18,6 +18,8 @@ from streamdp.core.evidence.policy import PARTS, policy_of
 from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.randomness import SeededRandomness
 from streamdp.core.releases import Identity, Release
+from streamdp.lab.common.bench import Bench
+from streamdp.lab.common.cells import parse_candidates
 from streamdp.lab.logs import ReadOptions
 from streamdp.lab.logs.log import ArrayLog
 from streamdp.lab.logs.shown import SlotCells
@@ -30,8 +32,6 @@ from streamdp.lab.offpolicy.rejection import reject
 from streamdp.lab.offpolicy.statements import summary
 from streamdp.lab.offpolicy.weighted import weigh
 from streamdp.lab.play import coins_of, drawn
-from streamdp.lab.replay.cells import parse_candidates
-from streamdp.lab.replay.cuts import Bench
 from streamdp.lab.simulation import SimulationSize, simulate
 from streamdp.lab.worlds import World
 from streamdp.ports import Partition

@@ -11,6 +11,7 @@ import pytest
 
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.randomness import SeededRandomness
+from streamdp.lab.common.cells import parse_candidate
 from streamdp.lab.logs import ReadOptions, open_log
 from streamdp.lab.logs.log import ArrayLog
 from streamdp.lab.offpolicy import phased
@@ -27,7 +28,6 @@ from streamdp.lab.offpolicy.statements import as_json
 from streamdp.lab.papers.bandit import BanditEngine
 from streamdp.lab.papers.learners import Bandit
 from streamdp.lab.papers.play import BanditRun, regret_of, simulate_bandit, steady
-from streamdp.lab.replay.cells import parse_candidate
 from tests.support.command_line import run_command
 from tests.support.shown_logs import ACTIONS, MEANS, made_up
 

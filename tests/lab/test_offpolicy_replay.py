@@ -19,13 +19,13 @@ import pytest
 from streamdp.core.arrays import Floats
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.grid import UNIT
+from streamdp.lab.common.cells import policies
 from streamdp.lab.logs import ReadOptions
 from streamdp.lab.logs.log import ArrayLog
 from streamdp.lab.logs.shown import ShownLog
 from streamdp.lab.logs.shown_files import holds_feedback, open_file
 from streamdp.lab.offpolicy.question import FeedbackQuestion, replay_losses, replay_shown
 from streamdp.lab.offpolicy.statements import as_json, enough, headline, lead, summary
-from streamdp.lab.replay.cells import policies
 from streamdp.ports import Headers, StreamTopics
 from streamdp.wire.unprotected import MEMBER, NOT_PRIVATE
 from streamdp_adapters.sqlite import Sqlite

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES
-from streamdp.lab.commands.plan import days_text
+from streamdp.lab.common.cells import parse_candidate, policy_learner
+from streamdp.lab.common.words import days_text
 from streamdp.lab.planning import FORMULAS, Wish, changes_as_json, plan_changes, plan_for, table_for
 from streamdp.lab.play import Walk
-from streamdp.lab.replay.cells import parse_candidate, policy_learner
 from tests.support.command_line import run_command
 
 ASKED = ["--actions", "4", "--epsilon", "1", "--rate", "0.02", "--gap", "0.03"]

@@ -16,11 +16,11 @@ import pytest
 
 from streamdp.cli._events import events
 from streamdp.core.errors import InvalidConfig
+from streamdp.lab.common.cells import parse_candidates, parse_epsilons
 from streamdp.lab.logs import ReadOptions, open_log
 from streamdp.lab.logs.converting import convert
 from streamdp.lab.logs.log import ArrayLog
 from streamdp.lab.logs.sending import send_log
-from streamdp.lab.replay.cells import parse_candidates, parse_epsilons
 from streamdp.lab.replay.replaying import Question, Replay, replay_log, seeds_of
 from streamdp.lab.replay.reported import as_json
 from streamdp.lab.replay.summary import summary

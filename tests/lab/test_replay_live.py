@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from streamdp.lab.replay.cuts import Bench
+from streamdp.lab.common.bench import Bench
 from streamdp.ports import Technology
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog

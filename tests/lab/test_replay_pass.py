@@ -21,12 +21,12 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import Key
 from streamdp.core.grid import UNIT, quantise
 from streamdp.core.segments import Grouped
+from streamdp.lab.common.bench import Bench
+from streamdp.lab.common.cells import RUNNING, Cell, parse_candidates, parse_epsilons
 from streamdp.lab.logs import ReadOptions, open_log
 from streamdp.lab.logs.converting import convert
 from streamdp.lab.logs.log import FileLog, LogPart, Portion
-from streamdp.lab.replay.cells import RUNNING, Cell, parse_candidates, parse_epsilons
 from streamdp.lab.replay.curves import Curves, baselines, curves
-from streamdp.lab.replay.cuts import Bench
 from streamdp.lab.replay.replaying import Question, replay_log
 from streamdp.lab.replay.running import follow
 from streamdp.lab.replay.summing import StretchSums, Summed, sum_log

@@ -14,6 +14,7 @@ import pytest
 
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.learners import RECIPES
+from streamdp.lab.common.cells import parse_candidate
 from streamdp.lab.logs.log import ArrayLog
 from streamdp.lab.papers.claims import SHOWN, Effort, claims, ratio
 from streamdp.lab.papers.claims.figures import as_json, with_pictures
@@ -28,7 +29,6 @@ from streamdp.lab.planning import (
 )
 from streamdp.lab.planning import as_json as planned
 from streamdp.lab.play import Walk, walks
-from streamdp.lab.replay.cells import parse_candidate
 from streamdp.lab.replay.replaying import Question, replay_log, seeds_of
 from streamdp.lab.worlds import World
 from tests.support.calling import written

@@ -14,19 +14,15 @@ import pytest
 
 from streamdp.core.learners import RECIPES
 from streamdp.lab.commands.replay import USUAL
+from streamdp.lab.common.cells import parse_candidates, parse_epsilons
+from streamdp.lab.common.words import number
 from streamdp.lab.logs.converting import convert
 from streamdp.lab.logs.log import ArrayLog
-from streamdp.lab.replay.cells import parse_candidates, parse_epsilons
-from streamdp.lab.replay.figures import (
-    bounds,
-    settled_at,
-    share_reached,
-    timeline,
-)
+from streamdp.lab.replay.figures import bounds, settled_at, share_reached, timeline
 from streamdp.lab.replay.following import Result, contests, stretch_ends
 from streamdp.lab.replay.replaying import Question, Replay, costs, replay_log, seeds_of
 from streamdp.lab.replay.reported import as_json, lead
-from streamdp.lab.replay.summary import _paid, middle, number, summary
+from streamdp.lab.replay.summary import _paid, middle, summary
 from streamdp.wire.unprotected import LABEL, MEMBER
 from tests.support.command_line import run_command
 from tests.support.replayed import Pieces

@@ -16,16 +16,16 @@ import numpy as np
 import pytest
 
 from streamdp.lab.commands.simulate import _as_json as _outcome_json
+from streamdp.lab.common.cells import parse_candidates, parse_epsilons
+from streamdp.lab.common.words import number
 from streamdp.lab.logs.log import ArrayLog
 from streamdp.lab.logs.shown import ShownLog
 from streamdp.lab.offpolicy import statements
 from streamdp.lab.offpolicy.question import FeedbackQuestion, replay_losses, replay_shown
 from streamdp.lab.papers.claims import Effort, claims
 from streamdp.lab.papers.claims.figures import with_pictures
-from streamdp.lab.replay.cells import parse_candidates, parse_epsilons
 from streamdp.lab.replay.replaying import Question, replay_log, seeds_of
 from streamdp.lab.replay.reported import as_json, lead
-from streamdp.lab.replay.summary import number
 from streamdp.lab.report import Kind, page
 from streamdp.lab.simulation import SimulationSize, simulate
 from streamdp.lab.worlds.families import DRIFTING

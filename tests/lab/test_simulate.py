@@ -17,9 +17,9 @@ from streamdp.core.grid import NULL, UNIT
 from streamdp.core.kinds.kind import Kind
 from streamdp.lab.baselines import BASELINES, BLOCK
 from streamdp.lab.commands.simulate import _print_tables
+from streamdp.lab.common.answer import Trajectory
+from streamdp.lab.common.cells import parse_candidate, parse_candidates, parse_epsilons
 from streamdp.lab.papers.learners import Bandit
-from streamdp.lab.replay.cells import parse_candidate, parse_candidates, parse_epsilons
-from streamdp.lab.replay.course import Trajectory
 from streamdp.lab.simulation import (
     DEFAULT,
     PAPERS,

@@ -13,8 +13,8 @@ import pytest
 
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES
+from streamdp.lab.common.cells import parse_candidates, policy_learner, usual_policies
 from streamdp.lab.play import Courses, RunBits, Shows, play
-from streamdp.lab.replay.cells import parse_candidates, policy_learner, usual_policies
 from streamdp.lab.simulation import Outcome, SimulationSize, simulate
 from streamdp.lab.worlds import World
 from streamdp.lab.worlds.families import FEEDBACK

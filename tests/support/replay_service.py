@@ -9,10 +9,10 @@ from dataclasses import fields
 from msgspec import UNSET
 
 import streamdp as sd
+from streamdp.lab.common.bench import Bench
+from streamdp.lab.common.cells import Cell, cells_of, parse_candidates, parse_epsilons
 from streamdp.lab.logs import ReadOptions
 from streamdp.lab.logs.topics import topic_log
-from streamdp.lab.replay.cells import Cell, cells_of, parse_candidates, parse_epsilons
-from streamdp.lab.replay.cuts import Bench
 from streamdp.ports import Key, StreamTopics, Technology, Value
 from streamdp.service.charges_by_others import alone
 from streamdp.service.loop import Service

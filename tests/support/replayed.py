@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 import streamdp as sd
 from streamdp.core.events import Key, numbered
-from streamdp.lab.logs.chunks import chunks
-from streamdp.lab.logs.log import Columns, Log, LogPart, Portion, portions_of
-from streamdp.lab.replay.cells import (
+from streamdp.lab.common.bench import Bench
+from streamdp.lab.common.cells import (
     Cell,
     cells_of,
     parse_candidates,
@@ -20,7 +19,9 @@ from streamdp.lab.replay.cells import (
     redraws,
     schedules_of,
 )
-from streamdp.lab.replay.cuts import Bench, CutPlan, report_points
+from streamdp.lab.logs.chunks import chunks
+from streamdp.lab.logs.log import Columns, Log, LogPart, Portion, portions_of
+from streamdp.lab.replay.cuts import CutPlan, report_points
 from streamdp.lab.replay.grid import play_grid
 from streamdp.lab.replay.summing import Summed, sum_log
 

@@ -78,7 +78,7 @@ def compared(table: Table, worlds: Iterable[Learned]) -> str:
 
 def _days(table: Table, events: int) -> str:
     """How long so many events take, after a space, where the traffic is given."""
-    from streamdp.lab.commands.plan import days_text
+    from streamdp.lab.common.words import days_text
 
     if table.traffic is None:
         return ""

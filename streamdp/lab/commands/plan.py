@@ -142,8 +142,8 @@ def plan(
         raise _refused(f"--config {config}", expected=f"a stream of {observes}", got=configured)
     from streamdp.core.calibration import parse_epsilon
     from streamdp.core.learners.recipes import OBSERVED
+    from streamdp.lab.common.cells import parse_candidate
     from streamdp.lab.planning import Wish
-    from streamdp.lab.replay.cells import parse_candidate
 
     if context is not None or own is not None:
         from streamdp.lab.commands._contexts import show
@@ -294,10 +294,10 @@ def _plan_several(wish: Wish, epsilons: Sequence[Fraction], *, as_json: bool) ->
     from rich.console import Console
     from rich.table import Table
 
+    from streamdp.lab.common.cells import epsilon_text
+    from streamdp.lab.common.words import days_text, number
     from streamdp.lab.planning import as_json as for_machines
     from streamdp.lab.planning import plan_for
-    from streamdp.lab.replay.cells import epsilon_text
-    from streamdp.lab.replay.summary import number
 
     free = NO_NOISE if wish.observes == "feedback" else None
     plans = [plan_for(wish, epsilon) for epsilon in (*epsilons, free)]
@@ -360,9 +360,9 @@ def _print_changes(plan: ChangePlan) -> None:
     from rich.table import Table
 
     from streamdp.lab.commands._tables import add_columns, show
+    from streamdp.lab.common.cells import epsilon_text
+    from streamdp.lab.common.words import number
     from streamdp.lab.planning import changes_as_json
-    from streamdp.lab.replay.cells import epsilon_text
-    from streamdp.lab.replay.summary import number
 
     wish, report = plan.wish, changes_as_json(plan)
     feedback = wish.observes == "feedback"
@@ -401,8 +401,8 @@ def _print(plan: LearnerPlan) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from streamdp.lab.replay.cells import epsilon_text
-    from streamdp.lab.replay.summary import number
+    from streamdp.lab.common.cells import epsilon_text
+    from streamdp.lab.common.words import number
 
     wish, feedback = plan.wish, plan.wish.observes == "feedback"
     title = f"{wish.candidate.text}, K = {wish.actions}, ε = {epsilon_text(plan.epsilon)}"
@@ -433,7 +433,7 @@ def _print(plan: LearnerPlan) -> None:
 
 def answer(plan: LearnerPlan) -> str:
     """The answer, in a sentence or two."""
-    from streamdp.lab.replay.summary import number
+    from streamdp.lab.common.words import days_text, number
 
     wish, cost = plan.wish, f"{number(plan.regret)} ± {number(1.96 * plan.error)}"
     if wish.observes == "losses":
@@ -472,14 +472,14 @@ def _proved(bound: Bound, uniform: float) -> str:
     """What a theorem adds to the simulation."""
     if bound.regret >= uniform:
         return "No bound below the regret of choosing uniformly is proved for this learner here."
-    from streamdp.lab.replay.summary import number
+    from streamdp.lab.common.words import number
 
     return f"Proved: expected regret is at most {number(bound.regret)} ({bound.source})."
 
 
 def _print_least(plan: LearnerPlan | None, regret: float) -> None:
-    from streamdp.lab.replay.cells import epsilon_text
-    from streamdp.lab.replay.summary import number
+    from streamdp.lab.common.cells import epsilon_text
+    from streamdp.lab.common.words import number
 
     target = f"a regret of {number(regret)}"
     if plan is None:
@@ -541,19 +541,6 @@ def two_digits(events: float) -> str:
     '12,000'
     """
     return f"{float(f'{events:.2g}'):,.0f}"
-
-
-def days_text(days: float) -> str:
-    """A duration, for people.
-
-    >>> days_text(0.0001), days_text(0.02), days_text(0.5), days_text(9.6)
-    ('about 1 minute', 'about 29 minutes', 'about 12 hours', 'about 10 days')
-    """
-    for size, unit in ((1, "days"), (1 / 24, "hours"), (1 / 1440, "minutes")):
-        if days >= 2 * size or unit == "minutes":
-            break
-    count = max(1, round(days / size))
-    return f"about {count} {unit if count > 1 else unit.removesuffix('s')}"
 
 
 NO_NOISE = Fraction(10**6)

@@ -177,8 +177,8 @@ def replay(
     """
     from streamdp.core.errors import InvalidConfig
     from streamdp.lab.commands._written import check_places, write_report
+    from streamdp.lab.common.cells import parse_candidates, parse_epsilons, usual_policies
     from streamdp.lab.offpolicy.question import FeedbackQuestion, read_logged
-    from streamdp.lab.replay.cells import parse_candidates, parse_epsilons, usual_policies
     from streamdp.lab.replay.replaying import Question, seeds_of
 
     fields, columns = read_fields(contexts, columns, stream)
@@ -397,11 +397,11 @@ def _replayed(
 ) -> FeedbackReplay:
     """Replay a log of shown actions, or one of the losses of all."""
     from streamdp.core.errors import InvalidConfig
+    from streamdp.lab.common.words import WORTH_SAYING, duration
     from streamdp.lab.logs import open_log
     from streamdp.lab.logs.shown_files import CSV, PSCORE, holds_feedback, open_cells, open_file
     from streamdp.lab.logs.shown_topics import open_topic
     from streamdp.lab.offpolicy.question import replay_losses, replay_shown, seconds_for
-    from streamdp.lab.replay.replaying import WORTH_SAYING, duration
 
     path, feedback, names = Path(log), shown.feedback(how.actions), shown.names
     of_fields = () if shown.fields is None else names_of(shown.fields)
@@ -466,10 +466,11 @@ def _print(replay: Replay) -> None:
     from rich.table import Table
 
     from streamdp.lab.commands._tables import add_columns, show
-    from streamdp.lab.replay.cells import epsilon_text
+    from streamdp.lab.common.cells import epsilon_text
+    from streamdp.lab.common.words import number
     from streamdp.lab.replay.figures import settled_at, share_reached
     from streamdp.lab.replay.reported import lead
-    from streamdp.lab.replay.summary import interval, number, summary
+    from streamdp.lab.replay.summary import interval, summary
     from streamdp.wire.unprotected import NOT_PRIVATE
 
     table = Table(
@@ -510,8 +511,8 @@ def _print_feedback(replay: FeedbackReplay) -> None:
     from rich.table import Table
 
     from streamdp.lab.commands._tables import add_columns, show
+    from streamdp.lab.common.cells import epsilon_text
     from streamdp.lab.offpolicy.statements import METHODS, charge_text, lead, summary
-    from streamdp.lab.replay.cells import epsilon_text
     from streamdp.wire.unprotected import NOT_PRIVATE
 
     table = Table(
@@ -544,8 +545,8 @@ def _head(replay: FeedbackReplay) -> list[str]:
 
 
 def _figures(answer: FeedbackAnswer, replay: FeedbackReplay) -> list[str]:
+    from streamdp.lab.common.words import number
     from streamdp.lab.offpolicy.statements import headline, interval, likeliest, value_columns
-    from streamdp.lab.replay.summary import number
 
     if replay.method == "service":
         return [f"{answer.charge.blocks:,}", likeliest(answer, replay.actions)]

@@ -92,7 +92,7 @@ def simulate(
     """
     from streamdp.lab.commands._progress import watching
     from streamdp.lab.commands._written import check_places, write_report
-    from streamdp.lab.replay.cells import parse_candidates, parse_epsilons, usual_policies
+    from streamdp.lab.common.cells import parse_candidates, parse_epsilons, usual_policies
     from streamdp.lab.simulation import CHANGING, FEEDBACK, STATIONARY, SimulationSize
     from streamdp.lab.simulation import simulate as simulated
 
@@ -136,8 +136,8 @@ def _show_contexts(
 ) -> None:
     """Worlds with contexts, at each ε."""
     from streamdp.lab.commands._contexts import show
+    from streamdp.lab.common.cells import parse_epsilons
     from streamdp.lab.context_worlds import Table
-    from streamdp.lab.replay.cells import parse_epsilons
     from streamdp.lab.simulation import FEEDBACK
 
     shape, horizon = Table.read(fields), FEEDBACK.horizon if slots is None else slots
@@ -228,7 +228,7 @@ Table = tuple[str, list[str], list[list[str]]]
 
 def _tables_by_world(outcomes: Sequence[Outcome]) -> Iterator[Table]:
     """Mean regret, and the worst 1 % of the runs, in two tables."""
-    from streamdp.lab.replay.cells import epsilon_text
+    from streamdp.lab.common.cells import epsilon_text
 
     budgets = list(dict.fromkeys(o.epsilon for o in outcomes if o.epsilon is not None))
     by_cell = {(o.world.name, o.learner, o.epsilon): o for o in outcomes}
@@ -253,7 +253,7 @@ def _tables_by_world(outcomes: Sequence[Outcome]) -> Iterator[Table]:
 
 def _tables_by_learner(outcomes: Sequence[Outcome]) -> Iterator[Table]:
     """Relative regret by budget, if there is a reference; then every regret."""
-    from streamdp.lab.replay.cells import epsilon_text
+    from streamdp.lab.common.cells import epsilon_text
     from streamdp.lab.simulation import GROWING, PAPERS, best_paper, relative
     from streamdp.wire.unprotected import NOT_PRIVATE
 

@@ -30,7 +30,7 @@ from streamdp.core.events import NO_ARM, Batch, Key, numbered
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.grid import UNIT
 from streamdp.core.kinds.feedback import PolicyLearner
-from streamdp.lab.replay.cuts import Bench, Rows
+from streamdp.lab.common.bench import Bench, Rows
 
 CHUNK = 1 << 16  # slots that are looked at together
 _IN_MEMORY = 1 << 23  # bytes of columns

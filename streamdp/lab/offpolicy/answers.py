@@ -14,11 +14,11 @@ from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.experiment import Arms
 from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.schedule import Schedule
+from streamdp.lab.common.answer import Shares, Trajectory
+from streamdp.lab.common.cells import Candidate, Epsilon, LearnerCell, crossed, parse_candidate
 from streamdp.lab.offpolicy.estimators import MeanReward, PolicyValues
 from streamdp.lab.papers.learners import EXPERT_RECIPES, Bandit
 from streamdp.lab.play import Charge
-from streamdp.lab.replay.cells import Candidate, Epsilon, LearnerCell, crossed, parse_candidate
-from streamdp.lab.replay.course import Shares, Trajectory
 
 K = TypeVar("K")
 

@@ -52,8 +52,8 @@ from math import inf, log, sqrt
 import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
+from streamdp.lab.common.answer import standard_error
 from streamdp.lab.offpolicy.likelihood import WeightedRecords
-from streamdp.lab.replay.spread import standard_error
 
 MISSED = 0.05
 """The highest probability that an interval is ever wrong."""

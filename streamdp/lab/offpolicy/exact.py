@@ -29,6 +29,8 @@ from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import NULL, UNIT, quantise
 from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.core.segments import group
+from streamdp.lab.common.answer import Shares, Trajectory
+from streamdp.lab.common.bench import Bench, Rows
 from streamdp.lab.logs.log import Log, Portion
 from streamdp.lab.logs.shown import SlotCells, held, over_cells
 from streamdp.lab.logs.stages import Watch, unwatched
@@ -45,8 +47,6 @@ from streamdp.lab.play import (
     play,
     totals,
 )
-from streamdp.lab.replay.course import Shares, Trajectory
-from streamdp.lab.replay.cuts import Bench, Rows
 
 _AT_ONCE = 1 << 21  # slots × (seeds + actions)
 

@@ -27,6 +27,8 @@ from numpy.random import Generator, default_rng  # noqa: TID251 - plays of a rep
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.grid import UNIT
+from streamdp.lab.common.answer import Shares, Trajectory
+from streamdp.lab.common.bench import Bench
 from streamdp.lab.logs.log import Log
 from streamdp.lab.logs.shown import ShownLog, held
 from streamdp.lab.logs.stages import Watch, unwatched
@@ -37,8 +39,6 @@ from streamdp.lab.offpolicy.rejection import POINTS, answer_of
 from streamdp.lab.papers.learners import Bandit
 from streamdp.lab.papers.play import BanditRun, WrittenLosses
 from streamdp.lab.play import Charge
-from streamdp.lab.replay.course import Shares, Trajectory
-from streamdp.lab.replay.cuts import Bench
 
 MOST_BYTES = 1 << 31
 """Bytes of losses that are held at once."""

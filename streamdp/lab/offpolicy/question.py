@@ -25,6 +25,8 @@ from streamdp.core.arrays import Ints
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.releases import Release
+from streamdp.lab.common.bench import Bench
+from streamdp.lab.common.cells import Epsilon
 from streamdp.lab.logs.log import Log, key_text
 from streamdp.lab.logs.shown import ShownLog, SlotCells
 from streamdp.lab.logs.stages import Watch, unwatched
@@ -38,8 +40,6 @@ from streamdp.lab.offpolicy.answers import (
 )
 from streamdp.lab.offpolicy.fold import fold
 from streamdp.lab.papers.learners import Bandit
-from streamdp.lab.replay.cells import Epsilon
-from streamdp.lab.replay.cuts import Bench
 
 Logged = Literal["auto", "propensities", "uniform", "service"]
 LOGGED: tuple[Logged, ...] = ("auto", "propensities", "uniform", "service")

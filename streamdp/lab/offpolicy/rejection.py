@@ -25,6 +25,8 @@ from streamdp.core.evidence.evidence import InForce
 from streamdp.core.evidence.experiment import Arms
 from streamdp.core.evidence.policy import PARTS, Policy
 from streamdp.core.kinds.feedback import PolicyLearner
+from streamdp.lab.common.answer import Shares, Trajectory
+from streamdp.lab.common.bench import Bench, Rows
 from streamdp.lab.logs.shown import CHUNK, ShownLog, held, let_go
 from streamdp.lab.logs.stages import Watch, unwatched
 from streamdp.lab.offpolicy.answers import (
@@ -47,8 +49,6 @@ from streamdp.lab.play import (
     play,
     totals,
 )
-from streamdp.lab.replay.course import Shares, Trajectory
-from streamdp.lab.replay.cuts import Bench, Rows
 
 POINTS = 200  # of a curve
 _LOOKED = 64  # records that are drawn for at once, and more for long blocks

@@ -13,14 +13,14 @@ import numpy as np
 from streamdp.core.evidence.experiment import Arms
 from streamdp.core.kinds.recipe import config_of
 from streamdp.core.learners.feedback import PolicyLearner
+from streamdp.lab.common.answer import standard_error
+from streamdp.lab.common.cells import epsilon_option, epsilon_text
+from streamdp.lab.common.words import Statement, counted
 from streamdp.lab.offpolicy.answers import FeedbackAnswer
 from streamdp.lab.offpolicy.estimators import MeanReward, PolicyValues, ValueEstimate
 from streamdp.lab.offpolicy.fold import release_as_json
 from streamdp.lab.offpolicy.likelihood import FEWEST
 from streamdp.lab.offpolicy.question import FeedbackReplay, Method
-from streamdp.lab.replay.cells import epsilon_option, epsilon_text
-from streamdp.lab.replay.spread import standard_error
-from streamdp.lab.replay.summary import Statement, counted
 from streamdp.wire.unprotected import labelled
 
 _NAMED = 5  # candidates in a sentence

@@ -27,6 +27,8 @@ from streamdp.core.evidence.evidence import InForce
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.core.schedule import Schedule
+from streamdp.lab.common.answer import Shares, Trajectory
+from streamdp.lab.common.bench import Bench, Rows
 from streamdp.lab.logs.shown import ShownLog
 from streamdp.lab.logs.stages import Watch, unwatched
 from streamdp.lab.offpolicy.answers import FeedbackAnswer, FeedbackCell, ends_of
@@ -38,8 +40,6 @@ from streamdp.lab.offpolicy.estimators import (
     value_of,
 )
 from streamdp.lab.play import KeyBits, KeyPart, charge_of, likely_best, of_first_row, play, totals
-from streamdp.lab.replay.course import Shares, Trajectory
-from streamdp.lab.replay.cuts import Bench, Rows
 
 _MOST_CELLS = 1 << 25  # blocks × actions of all keys
 

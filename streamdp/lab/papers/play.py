@@ -28,13 +28,13 @@ from numpy.random import Generator, default_rng  # noqa: TID251 - losses are mad
 
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.grid import UNIT
+from streamdp.lab.common.answer import standard_error
 from streamdp.lab.papers.learners import Bandit, Course, ExpertCourse, ExpertLearner
 from streamdp.lab.papers.learners.bandit import Chance
 from streamdp.lab.papers.learners.bases import drawn
 from streamdp.lab.papers.learners.converted import Conversion, conversion_of
 from streamdp.lab.papers.learners.experts import PARTS
 from streamdp.lab.papers.part_sums import PartSums
-from streamdp.lab.replay.spread import standard_error
 from streamdp.lab.worlds import World
 
 _FIRST_CHUNK = 256

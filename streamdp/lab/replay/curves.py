@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.grid import UNIT
 from streamdp.core.schedule import Schedule
-from streamdp.lab.replay.cells import Cell
-from streamdp.lab.replay.cuts import Bench, block_ends
+from streamdp.lab.common.bench import Bench
+from streamdp.lab.common.cells import Cell
+from streamdp.lab.replay.cuts import block_ends
 from streamdp.lab.replay.following import loss_by_stretch
 from streamdp.lab.replay.grid import Played, play_grid
 from streamdp.lab.replay.summing import Stretches, Summed

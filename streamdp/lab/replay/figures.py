@@ -16,18 +16,13 @@ from numpy.typing import NDArray
 
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.regret import bound_of
+from streamdp.lab.common.cells import Cell
 from streamdp.lab.replay import following
-from streamdp.lab.replay.cells import Cell
 from streamdp.lab.replay.replaying import Replay, ReplayAnswer
 
 SETTLED = 0.9
 Z = following.Z
 _BOUND_POINTS = 24
-
-
-def per_thousand(losses: float, slots: int) -> float:
-    """Losses in a thousand slots."""
-    return 1000 * losses / slots
 
 
 def settled_at(answer: ReplayAnswer, points: Ints) -> int | None:

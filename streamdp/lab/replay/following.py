@@ -27,7 +27,8 @@ import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.grid import UNIT
-from streamdp.lab.replay.cells import (
+from streamdp.lab.common.answer import standard_error
+from streamdp.lab.common.cells import (
     Candidate,
     Cell,
     Epsilon,
@@ -35,7 +36,6 @@ from streamdp.lab.replay.cells import (
     epsilon_text,
     parse_candidate,
 )
-from streamdp.lab.replay.spread import standard_error
 from streamdp.lab.replay.summing import Summed
 
 MEMORY, GROWING = "remembering_leader", "incumbent_leader"

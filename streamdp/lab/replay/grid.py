@@ -22,9 +22,9 @@ from streamdp.core.arrays import Columns, Ints
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.evidence.evidence import InForce
 from streamdp.core.learners import Leader
+from streamdp.lab.common.bench import Bench
+from streamdp.lab.common.cells import Cell
 from streamdp.lab.play import KeyBits, KeyPart, play
-from streamdp.lab.replay.cells import Cell
-from streamdp.lab.replay.cuts import Bench
 from streamdp.lab.replay.store import CutSums
 from streamdp.lab.replay.summing import Summed
 

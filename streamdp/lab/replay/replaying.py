@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 
 from streamdp.core.arrays import Floats
 from streamdp.core.errors import InvalidConfig
-from streamdp.lab.logs.log import Log
-from streamdp.lab.logs.stages import Watch, unwatched
-from streamdp.lab.play import Charge, charge_of
-from streamdp.lab.replay.cells import (
+from streamdp.lab.common.answer import standard_error
+from streamdp.lab.common.bench import Bench
+from streamdp.lab.common.cells import (
     BASELINE,
     RUNNING,
     Candidate,
@@ -32,12 +31,15 @@ from streamdp.lab.replay.cells import (
     runs_on,
     schedules_of,
 )
+from streamdp.lab.common.words import WORTH_SAYING, duration
+from streamdp.lab.logs.log import Log
+from streamdp.lab.logs.stages import Watch, unwatched
+from streamdp.lab.play import Charge, charge_of
 from streamdp.lab.replay.curves import Baselines, Curves, baselines, curves
-from streamdp.lab.replay.cuts import Bench, CutPlan, report_points
+from streamdp.lab.replay.cuts import CutPlan, report_points
 from streamdp.lab.replay.following import Contest, Result, contests, could_differ, result_of
 from streamdp.lab.replay.grid import holds
 from streamdp.lab.replay.running import follow
-from streamdp.lab.replay.spread import standard_error
 from streamdp.lab.replay.summing import Summed, sum_log
 from streamdp.lab.workers import IN_PROCESS, Workers
 
@@ -246,20 +248,3 @@ REDRAWN_A_SECOND = 2.0e7
 
 FOLLOWED_A_SECOND = 2.0e7
 """Losses per second that slot-by-slot follow-the-leader handles, likewise."""
-
-
-WORTH_SAYING = 2.0
-"""Seconds; a shorter pass is not announced."""
-
-
-def duration(seconds: float) -> str:
-    """A duration, for people.
-
-    >>> duration(0.2), duration(90), duration(7300)
-    ('about 1 s', 'about 1.5 min', 'about 2 h')
-    """
-    if seconds < 60:
-        return f"about {max(1, round(seconds))} s"
-    if seconds < 3600:
-        return f"about {seconds / 60:.2g} min"
-    return f"about {seconds / 3600:.2g} h"

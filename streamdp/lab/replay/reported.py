@@ -11,27 +11,18 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from streamdp.core.kinds.recipe import config_of
+from streamdp.lab.common.answer import BAND
+from streamdp.lab.common.cells import epsilon_option, epsilon_text
+from streamdp.lab.common.words import counted, number, per_thousand
 from streamdp.lab.logs.log import key_text
 from streamdp.lab.replay import following
-from streamdp.lab.replay.cells import epsilon_option, epsilon_text
-from streamdp.lab.replay.course import BAND
-from streamdp.lab.replay.figures import (
-    Z,
-    bounds,
-    gap,
-    per_thousand,
-    settled_at,
-    share_reached,
-    timeline,
-)
+from streamdp.lab.replay.figures import Z, bounds, gap, settled_at, share_reached, timeline
 from streamdp.lab.replay.replaying import Replay, ReplayAnswer
 from streamdp.lab.replay.summary import (
     best_without_privacy,
     cannot_be_told_apart,
-    counted,
     firsts,
     middle,
-    number,
     share_text,
     summary,
 )

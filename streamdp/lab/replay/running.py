@@ -16,11 +16,11 @@ from streamdp.core.arrays import Ints
 from streamdp.core.events import ACTION
 from streamdp.core.grid import UNIT, quantise
 from streamdp.core.segments import group
+from streamdp.lab.common.bench import Bench, Rows
+from streamdp.lab.common.cells import Cell
 from streamdp.lab.logs.log import Log, Portion
 from streamdp.lab.play import KeyBits, KeyPart
-from streamdp.lab.replay.cells import Cell
 from streamdp.lab.replay.curves import Baselines, Curves
-from streamdp.lab.replay.cuts import Bench, Rows
 from streamdp.lab.replay.summing import Progress, Summed
 
 _VALUES = 1 << 19  # losses looked at together

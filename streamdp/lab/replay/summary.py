@@ -7,24 +7,17 @@ an interval is too wide to say something, it says that.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
 from streamdp.core.arrays import Floats
+from streamdp.lab.common.answer import standard_error
+from streamdp.lab.common.cells import RUNNING, epsilon_text
+from streamdp.lab.common.words import Statement, number, per_thousand
 from streamdp.lab.logs.clipping import repaired
-from streamdp.lab.replay.cells import RUNNING, epsilon_text
-from streamdp.lab.replay.figures import Z, gap, per_thousand, settled_at, share_reached
+from streamdp.lab.replay.figures import Z, gap, settled_at, share_reached
 from streamdp.lab.replay.following import Result, contests, could_differ, half_interval
 from streamdp.lab.replay.replaying import Replay, ReplayAnswer
-from streamdp.lab.replay.spread import standard_error
-
-
-class Statement(NamedTuple):
-    """A sentence with a short heading."""
-
-    about: str
-    says: str
 
 
 def summary(replay: Replay) -> list[Statement]:
@@ -46,26 +39,6 @@ def summary(replay: Replay) -> list[Statement]:
         *_still_open(replay),
         *_repaired(replay),
     ]
-
-
-def number(value: float) -> str:
-    """A number of losses as people write it.
-
-    >>> number(12345.6), number(12.34), number(0.1234), number(-3.0), number(0.0)
-    ('12,346', '12.3', '0.123', '−3.00', '0')
-    """
-    size = abs(value)
-    digits = 0 if size >= 100 or not size else 1 if size >= 10 else 2 if size >= 1 else 3
-    return f"{value:,.{digits}f}".replace("-", "−")
-
-
-def counted(many: int, what: str) -> str:
-    """A number of things.
-
-    >>> counted(1, "key"), counted(6936, "slot")
-    ('1 key', '6,936 slots')
-    """
-    return f"{many:,} {what}" + "s" * (many != 1)
 
 
 def interval(answer: ReplayAnswer) -> str:

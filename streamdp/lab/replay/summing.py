@@ -44,9 +44,10 @@ from streamdp.core.grid import Quantiser, grid_sums
 from streamdp.core.kinds.losses import resampled
 from streamdp.core.randomness import Purpose
 from streamdp.core.segments import Adder, Grouped
+from streamdp.lab.common.bench import Bench, Rows
 from streamdp.lab.logs.clipping import rows_outside
 from streamdp.lab.logs.log import Held, Log, LogPart, Portion
-from streamdp.lab.replay.cuts import Bench, CutPlan, Rows
+from streamdp.lab.replay.cuts import CutPlan
 from streamdp.lab.replay.store import CutStore, CutSums, code
 from streamdp.lab.workers import IN_PROCESS, Workers
 

@@ -13,6 +13,7 @@ from fractions import Fraction
 import numpy as np
 
 from streamdp.core.arrays import Floats
+from streamdp.lab.common.cells import epsilon_text
 from streamdp.lab.papers.audit import exposure
 from streamdp.lab.papers.claims import (
     ClaimResult,
@@ -26,7 +27,6 @@ from streamdp.lab.papers.claims import (
 )
 from streamdp.lab.papers.learners import BANDIT_RECIPES, Bandit
 from streamdp.lab.papers.play import BanditOutcome, simulate_bandit, steady
-from streamdp.lab.replay.cells import epsilon_text
 
 HORIZON = 10**6
 FIRST = (0.75, 0.625, 0.5, 0.375, 0.25)

@@ -7,10 +7,10 @@ from itertools import product
 
 from streamdp.core.calibration import prefix_softmax_rate
 from streamdp.core.regret import leader_bound, prefix_softmax_bound
+from streamdp.lab.common.answer import standard_error
+from streamdp.lab.common.cells import epsilon_text
 from streamdp.lab.papers.claims import LEADERS, Effort, Measured, Z, judged
 from streamdp.lab.papers.claims.growth import one_better, run
-from streamdp.lab.replay.cells import epsilon_text
-from streamdp.lab.replay.spread import standard_error
 
 GRID = tuple(
     product((2, 10, 100), (0.02, 0.1, 0.5), (Fraction(1, 20), Fraction(1, 4), Fraction(2)))

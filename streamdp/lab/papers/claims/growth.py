@@ -8,6 +8,8 @@ import numpy as np
 
 from streamdp.core.arrays import Floats
 from streamdp.core.regret import deterministic_lower_bound
+from streamdp.lab.common.answer import standard_error
+from streamdp.lab.common.cells import epsilon_text, parse_candidate
 from streamdp.lab.papers.claims import (
     SHOWN,
     ClaimResult,
@@ -21,8 +23,6 @@ from streamdp.lab.papers.claims import (
     verdict,
 )
 from streamdp.lab.play import Walk, walks
-from streamdp.lab.replay.cells import epsilon_text, parse_candidate
-from streamdp.lab.replay.spread import standard_error
 from streamdp.lab.worlds import World
 
 LONG = 24

@@ -12,6 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from streamdp.lab.common.cells import epsilon_text
 from streamdp.lab.papers.claims import ClaimResult, Curve, Effort, Measured, Picture, judged, ratio
 from streamdp.lab.papers.claims.bandits import (
     FIRST,
@@ -30,7 +31,6 @@ from streamdp.lab.papers.claims.bandits import (
     spread_of,
 )
 from streamdp.lab.papers.play import BanditOutcome, simulate_hybrid, steady
-from streamdp.lab.replay.cells import epsilon_text
 
 SETTINGS = (
     (0.75, 0.7, 0.7, 0.7, 0.7),

@@ -13,8 +13,8 @@ from streamdp.core.grid import quantise
 from streamdp.core.kinds.losses import resampled
 from streamdp.core.learners import Leader
 from streamdp.core.randomness import Bits, Purpose, SeededRandomness
+from streamdp.lab.common.cells import Epsilon, epsilon_text, parse_candidate
 from streamdp.lab.papers.claims import Effort, Measured, Z, judged
-from streamdp.lab.replay.cells import Epsilon, epsilon_text, parse_candidate
 
 Losses = NDArray[np.float32]
 

@@ -1,8 +1,9 @@
-"""Values over the slots of a key, for charts, and their form in JSON."""
+"""What a learner did: values over the slots of a key, and how sure they are."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import sqrt
 
 import numpy as np
 
@@ -43,3 +44,13 @@ class Shares:
     def as_json(self) -> dict[str, object]:
         """A policy for each block."""
         return {"starts": self.starts.tolist(), "policy": self.shares.tolist()}
+
+
+def standard_error(values: Floats, *, alone: float = 0.0) -> float:
+    """Of the mean of independent values; `alone` where there is one, which says nothing of it.
+
+    >>> import numpy as np
+    >>> standard_error(np.array([1.0, 3.0])), standard_error(np.array([7.0]))
+    (1.0, 0.0)
+    """
+    return float(values.std(ddof=1)) / sqrt(len(values)) if len(values) > 1 else alone

@@ -1,0 +1,67 @@
+"""Numbers as people write them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Statement(NamedTuple):
+    """A sentence with a short heading."""
+
+    about: str
+    says: str
+
+
+def number(value: float) -> str:
+    """A number of losses as people write it.
+
+    >>> number(12345.6), number(12.34), number(0.1234), number(-3.0), number(0.0)
+    ('12,346', '12.3', '0.123', '−3.00', '0')
+    """
+    size = abs(value)
+    digits = 0 if size >= 100 or not size else 1 if size >= 10 else 2 if size >= 1 else 3
+    return f"{value:,.{digits}f}".replace("-", "−")
+
+
+def counted(many: int, what: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "key"), counted(6936, "slot")
+    ('1 key', '6,936 slots')
+    """
+    return f"{many:,} {what}" + "s" * (many != 1)
+
+
+def per_thousand(losses: float, slots: int) -> float:
+    """Losses in a thousand slots."""
+    return 1000 * losses / slots
+
+
+WORTH_SAYING = 2.0
+"""Seconds; a shorter pass is not announced."""
+
+
+def duration(seconds: float) -> str:
+    """A duration, for people.
+
+    >>> duration(0.2), duration(90), duration(7300)
+    ('about 1 s', 'about 1.5 min', 'about 2 h')
+    """
+    if seconds < 60:
+        return f"about {max(1, round(seconds))} s"
+    if seconds < 3600:
+        return f"about {seconds / 60:.2g} min"
+    return f"about {seconds / 3600:.2g} h"
+
+
+def days_text(days: float) -> str:
+    """A duration, for people.
+
+    >>> days_text(0.0001), days_text(0.02), days_text(0.5), days_text(9.6)
+    ('about 1 minute', 'about 29 minutes', 'about 12 hours', 'about 10 days')
+    """
+    for size, unit in ((1, "days"), (1 / 24, "hours"), (1 / 1440, "minutes")):
+        if days >= 2 * size or unit == "minutes":
+            break
+    count = max(1, round(days / size))
+    return f"about {count} {unit if count > 1 else unit.removesuffix('s')}"
