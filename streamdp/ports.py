@@ -48,7 +48,7 @@ Value = bytes | None
 Headers = Sequence[tuple[str, bytes | None]]
 """One record's headers in their order; a name may come twice. Public, like the record's key."""
 
-Written = tuple[Key, Value, Headers]
+OutputRecord = tuple[Key, Value, Headers]
 """A record that a commit writes to the output."""
 
 Reached = Callable[[str, "Partition"], None]
@@ -199,7 +199,7 @@ class Commit:
     low_water: int | None = None  # older input is not needed again; a transport may delete it
     remark: str = ""  # kept beside the group's offset, for every worker that takes a partition
     second_input: int | None = None  # older records of the second input are not needed again
-    records: Sequence[Written] = field(default=(), repr=False)  # to the output, in this order
+    records: Sequence[OutputRecord] = field(default=(), repr=False)  # to the output, in this order
 
 
 @dataclass(frozen=True, slots=True)

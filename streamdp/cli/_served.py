@@ -18,10 +18,10 @@ from streamdp.core.errors import StreamdpError
 if TYPE_CHECKING:
     from streamdp.service.config import Seeds
     from streamdp.service.event_log import EventLog
-    from streamdp.service.run import Running, Work
+    from streamdp.service.run import Duties, Running
 
 
-def served(ready: Prepared, *, work: Work, allowed: Seeds) -> ExitCode:
+def served(ready: Prepared, *, work: Duties, allowed: Seeds) -> ExitCode:
     """Run to the end; log the error that ended it, without anything from content."""
     import asyncio
     import signal
@@ -33,7 +33,7 @@ def served(ready: Prepared, *, work: Work, allowed: Seeds) -> ExitCode:
     log: EventLog = log_of(ready.configuration)
     piped = piped_by_default(ready.configuration)
     if piped:
-        log = Plain(log)
+        log = PrintingLog(log)
     begun: list[Running] = []
 
     @asynccontextmanager
@@ -77,7 +77,7 @@ def _too_late(*_: object) -> None:
     """Change nothing: the work has ended, and the exit code says how."""
 
 
-class Plain:
+class PrintingLog:
     """A log that also prints a failed start or a halt as a plain line.
 
     If standard error is piped and nobody asked for JSON, a person may read it.

@@ -22,11 +22,11 @@ def assemble(config: Config = DEFAULT_CONFIG, single_broker: SingleBroker = Fals
 
     Example: streamdp assemble --config streamdp.toml
     """
-    from streamdp.service.run import Work
+    from streamdp.service.run import Duties
 
     allowed = seeds(True)  # it draws nothing, so a stream's seed is harmless here
     ready = prepared(config, single_broker=single_broker, allowed=allowed)
     if not ready.configuration.tables.assemblies:
         expected = "at least one table [assemblies.NAME]"
         refuse(f"{config}: assemblies", "missing", expected, "none")
-    raise typer.Exit(served(ready, work=Work.ASSEMBLE, allowed=allowed))
+    raise typer.Exit(served(ready, work=Duties.ASSEMBLE, allowed=allowed))

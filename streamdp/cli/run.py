@@ -51,7 +51,7 @@ def run(
     """
     from dataclasses import replace
 
-    from streamdp.service.run import Work
+    from streamdp.service.run import Duties
 
     allowed = seeds(insecure_seed)
     ready = prepared(config, single_broker=single_broker, allowed=allowed)
@@ -60,5 +60,5 @@ def run(
 
         serve_child = serve_as_child(ready.configuration, single_broker=single_broker)
         ready = replace(ready, observers=[*ready.observers, serve_child])
-    work = Work.BOTH if with_assemblies else Work.LEARN
+    work = Duties.BOTH if with_assemblies else Duties.LEARN
     raise typer.Exit(served(ready, work=work, allowed=allowed))

@@ -28,7 +28,9 @@ Partitions = Annotated[
     int | None,
     typer.Option(min=1, help="Partitions of the input; by default topics.<input>.partitions."),
 ]
-Work = Callable[["Administrator", "Sequence[StreamTopics]", int], "Awaitable[Sequence[Finding]]"]
+TopicsWork = Callable[
+    ["Administrator", "Sequence[StreamTopics]", int], "Awaitable[Sequence[Finding]]"
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -139,7 +141,7 @@ def expand(
 
 def _do(
     configuration: Configuration,
-    work: Work,
+    work: TopicsWork,
     *,
     partitions: int | None,
     single_broker: bool,

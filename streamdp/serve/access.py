@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from hmac import compare_digest
 
-from streamdp.serve.asgi import Answered, Headers, Receive, Refused, Scope, Send, header
+from streamdp.serve.asgi import Answered, Headers, Receive, Rejected, Scope, Send, header
 from streamdp.serve.traffic import Traffic
 
 PROBES = frozenset({b"/healthz", b"/readyz"})
@@ -123,7 +123,7 @@ class Gate:
             else:
                 self._admit(scope)
                 answered = await self._answer(scope, receive)
-        except Refused as refused:
+        except Rejected as refused:
             answered = refused.answer()
         answered.headers.extend((*_SAFE, *self._rewards.headers(scope)))
         await answered.send(scope, send)
@@ -140,7 +140,7 @@ class Gate:
             self._admit_reward(scope)
             return
         if not (self._bucket.take() or (path == METRICS and self._scrapes.take())):
-            raise Refused(429, "too many requests", (b"retry-after", b"1"))
+            raise Rejected(429, "too many requests", (b"retry-after", b"1"))
         if path not in self._open and not _carries(scope, self._token()):
             raise _NO_TOKEN
 
@@ -153,7 +153,7 @@ class Gate:
         scope[PUBLISHABLE] = True
 
 
-_NO_TOKEN = Refused(401, "a bearer token is required", (b"www-authenticate", b"Bearer"))
+_NO_TOKEN = Rejected(401, "a bearer token is required", (b"www-authenticate", b"Bearer"))
 
 
 def _carries(scope: Scope, token: bytes | None) -> bool:
@@ -166,4 +166,4 @@ def _check_length(scope: Scope) -> None:
     """Refuse a request that says in two ways where it ends."""
     if header(scope, b"transfer-encoding") is None or header(scope, b"content-length") is None:
         return
-    raise Refused(400, "both Content-Length and Transfer-Encoding", (b"connection", b"close"))
+    raise Rejected(400, "both Content-Length and Transfer-Encoding", (b"connection", b"close"))

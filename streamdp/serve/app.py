@@ -15,7 +15,7 @@ from re import DOTALL, findall
 from urllib.parse import parse_qsl
 
 from streamdp.client.http_wire import encode, in_force, written_key
-from streamdp.serve.asgi import JSON, Answered, Headers, Receive, Refused, Scope
+from streamdp.serve.asgi import JSON, Answered, Headers, Receive, Rejected, Scope
 from streamdp.serve.credentials import Credentials
 from streamdp.serve.knowledge import Knowledge
 from streamdp.serve.lookups import Lookups, key_of
@@ -58,10 +58,10 @@ class PublicApp:
             return await self._lookups.answer(scope, receive, parts)
         if (call := call_of(scope)) is not None:
             if self._ranking is None:
-                raise Refused(404, "rank and reward are off: see http.rank_and_reward")
+                raise Rejected(404, "rank and reward are off: see http.rank_and_reward")
             return await self._ranking.answer(scope, receive, call)
         if scope["method"] not in ("GET", "HEAD"):
-            raise Refused(405, "only GET and HEAD are allowed", (b"allow", b"GET, HEAD"))
+            raise Rejected(405, "only GET and HEAD are allowed", (b"allow", b"GET, HEAD"))
         match scope["raw_path"]:
             case b"/healthz":
                 return Answered(200, [_TEXT, _NO_STORE], b"alive\n")
@@ -88,14 +88,14 @@ class PublicApp:
         parts: list[bytes] = scope["raw_path"].split(b"/")
         known = {name.encode(): name for name in self._knowledge.about}
         if parts[1:3] != [b"v1", b"streams"] or len(parts) < 5 or parts[3] not in known:
-            raise Refused(404, "unknown path")
+            raise Rejected(404, "unknown path")
         match parts[4:]:
             case [b"keys"]:
                 return self._keys(scope, known[parts[3]])
             case [b"keys" | b"keys-base64url", _, b"history"] | [b"null-key", b"history"]:
                 shown = shown_key(self._knowledge, known[parts[3]], key_of(parts))
                 return Answered(200, [JSON, _NO_STORE], encode(shown))
-        raise Refused(404, "unknown path")
+        raise Rejected(404, "unknown path")
 
     def _keys(self, scope: Scope, stream: str) -> Answered:
         """The first keys that contain a text, in the order in which they appeared."""
@@ -123,7 +123,7 @@ class PublicApp:
 
 def _count(written: str) -> int:
     if not written.isdecimal() or not 1 <= int(written) <= MOST_FOUND:
-        raise Refused(400, f"limit: expected 1 … {MOST_FOUND}")
+        raise Rejected(400, f"limit: expected 1 … {MOST_FOUND}")
     return int(written)
 
 

@@ -24,7 +24,7 @@ T = TypeVar("T")
 encode = msgspec.json.Encoder().encode
 
 
-class Refused(Exception):
+class Rejected(Exception):
     """A request that is refused with a problem document (RFC 9457)."""
 
     def __init__(self, status: int, title: str, *headers: tuple[bytes, bytes]) -> None:
@@ -43,7 +43,7 @@ def decoded(decode: Callable[[bytes], T], body: bytes, expected: str) -> T:
         return decode(body)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         got = "text that is not UTF-8" if isinstance(error, UnicodeError) else str(error)[:200]
-        raise Refused(400, f"body: unreadable; expected {expected}, got {got}") from None
+        raise Rejected(400, f"body: unreadable; expected {expected}, got {got}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +82,13 @@ async def body_of(receive: Receive, *, most: int, seconds: float) -> bytes:
             while True:
                 message = await receive()
                 if message["type"] != "http.request":
-                    raise Refused(400, "the body ended early")
+                    raise Rejected(400, "the body ended early")
                 part = message.get("body", b"")
                 size += len(part)
                 if size > most:
-                    raise Refused(413, f"more than {most} bytes", (b"connection", b"close"))
+                    raise Rejected(413, f"more than {most} bytes", (b"connection", b"close"))
                 parts.append(part)
                 if not message.get("more_body", False):
                     return b"".join(parts)
     except TimeoutError:
-        raise Refused(408, "the body arrived too slowly", (b"connection", b"close")) from None
+        raise Rejected(408, "the body arrived too slowly", (b"connection", b"close")) from None

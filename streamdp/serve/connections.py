@@ -30,7 +30,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from streamdp.serve.access import METRICS, PROBES, REWARDS
-from streamdp.serve.asgi import App, Receive, Refused, Scope, Send
+from streamdp.serve.asgi import App, Receive, Rejected, Scope, Send
 from streamdp.serve.traffic import Refusal, Traffic
 
 KEEP_ALIVE_SECONDS = 30
@@ -53,7 +53,7 @@ class Turn(Enum):
     OWED = "the client owes us something"
 
 
-class Places:
+class Connections:
     """The connections of one listener, and what was refused."""
 
     def __init__(self, *, most: int, seconds: float, traffic: Traffic) -> None:
@@ -74,7 +74,7 @@ class Places:
             if not scope["raw_path"].endswith(REWARDS):
                 self.count(Refusal.BUSY)
             told = (b"retry-after", b"1"), (b"connection", b"close")
-            refused = Refused(503, "too many requests are being answered", *told)
+            refused = Rejected(503, "too many requests are being answered", *told)
             return refused.answer().send(scope, send)
 
         return answer
@@ -131,7 +131,7 @@ class Connection(H11Protocol):
     conn: _Strict
 
     def __init__(
-        self, *, places: Places, tls: Callable[[], ssl.SSLContext | None], **of_uvicorn: Any
+        self, *, places: Connections, tls: Callable[[], ssl.SSLContext | None], **of_uvicorn: Any
     ) -> None:
         super().__init__(**of_uvicorn)
         self.conn = _Strict(h11.SERVER, MOST_HEAD_BYTES)

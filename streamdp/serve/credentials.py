@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from streamdp.core.errors import InvalidConfig
-from streamdp.wire.renewals import Log
+from streamdp.wire.renewals import NoticeLog
 
 REREAD_SECONDS = 10.0
 
@@ -63,13 +63,13 @@ class Credentials:
             secret.held = _contents(secret.files)
             secret.use()
 
-    async def watch(self, log: Log, *, seconds: float = REREAD_SECONDS) -> None:
+    async def watch(self, log: NoticeLog, *, seconds: float = REREAD_SECONDS) -> None:
         """Read the files again, until cancelled."""
         while True:
             await asyncio.sleep(seconds)
             self.reread(log)
 
-    def reread(self, log: Log) -> None:
+    def reread(self, log: NoticeLog) -> None:
         """Use each secret whose files have changed and are usable, whatever the others are."""
         used = False
         for secret in self._secrets:

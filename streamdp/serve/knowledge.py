@@ -13,7 +13,7 @@ from streamdp.client.following import RETRIES, Followers, follow
 from streamdp.ports import Publications, Published, StreamTopics
 from streamdp.serve.about import About
 from streamdp.serve.history import NEWEST_LINES, StreamHistory
-from streamdp.serve.metrics import Facts
+from streamdp.serve.metrics import PublishedFacts
 from streamdp.serve.traffic import Traffic
 
 Clock = Callable[[], float]
@@ -85,9 +85,9 @@ class Knowledge:
         """The application's name; all streams of a configuration are of one."""
         return next(iter(self.about.values())).topics.app
 
-    def facts(self, *, expires_at: float | None) -> Facts:
+    def facts(self, *, expires_at: float | None) -> PublishedFacts:
         """The facts of the metrics page."""
-        return Facts(
+        return PublishedFacts(
             about=list(self.about.values()),
             shown={name: history.shown for name, history in self.histories.items()},
             conditions={name: self.cache.condition(name) for name in self.about},

@@ -18,7 +18,7 @@ import uvicorn
 
 from streamdp.core.errors import Occupied
 from streamdp.serve.asgi import App
-from streamdp.serve.connections import Connection, Places
+from streamdp.serve.connections import Connection, Connections
 from streamdp.serve.credentials import Credentials
 from streamdp.serve.traffic import Traffic
 
@@ -64,7 +64,9 @@ def server_of(
     app: App, *, credentials: Credentials, limits: Limits, traffic: Traffic
 ) -> uvicorn.Server:
     """uvicorn around an application. To end it, set its ``should_exit``."""
-    places = Places(most=limits.most_connections, seconds=limits.request_seconds, traffic=traffic)
+    places = Connections(
+        most=limits.most_connections, seconds=limits.request_seconds, traffic=traffic
+    )
     connection = partial(Connection, places=places, tls=lambda: credentials.context)
     return uvicorn.Server(
         uvicorn.Config(

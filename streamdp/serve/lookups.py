@@ -53,7 +53,7 @@ from streamdp.serve.asgi import (
     JSON,
     Answered,
     Receive,
-    Refused,
+    Rejected,
     Scope,
     body_of,
     decoded,
@@ -100,11 +100,11 @@ class Lookups:
         try:
             stream, fingerprint = self._streams[parts[3]]
         except KeyError:
-            raise Refused(404, "unknown stream") from None
+            raise Rejected(404, "unknown stream") from None
         self._check_kind(stream, parts)
         if len(parts) == _BATCH:
             if scope["method"] != "POST":
-                raise Refused(405, "a batch of look-ups is a POST", _ONLY_POST)
+                raise Rejected(405, "a batch of look-ups is a POST", _ONLY_POST)
             body = await body_of(receive, most=MOST_BODY, seconds=self._body_seconds)
             answers = (
                 self._actions(body, stream)
@@ -115,7 +115,7 @@ class Lookups:
                 200, [JSON, (b"cache-control", b"no-store"), *self._age(stream)], answers
             )
         if scope["method"] not in ("GET", "HEAD"):
-            raise Refused(405, "a look-up is a GET", _ONLY_GET)
+            raise Rejected(405, "a look-up is a GET", _ONLY_GET)
         if parts[-1] == b"choice":
             return self._choice(scope, stream, key_of(parts))
         return self._one(scope, stream, fingerprint, key_of(parts))
@@ -127,7 +127,7 @@ class Lookups:
             kind = "publishes actions, not policies: ask for /action"
             if not wants_choice:
                 kind = "is a feedback stream: ask for /choice?request=ID"
-            raise Refused(404, f"this stream {kind}")
+            raise Rejected(404, f"this stream {kind}")
         if wants_choice:
             check_public(self._knowledge, stream)
 
@@ -140,7 +140,7 @@ class Lookups:
         if asked is not None and _matches(asked, tag):
             return Answered(304, headers[1:], b"")
         if answer.action == NO_FALLBACK:
-            raise Refused(404, "no action is known, and the stream has no fallback", *headers[1:])
+            raise Rejected(404, "no action is known, and the stream has no fallback", *headers[1:])
         body = KeyTold(stream, written_key(key), answer.action, answer.why, in_force(answer))
         return Answered(200, headers, encode(body))
 
@@ -149,7 +149,7 @@ class Lookups:
         query = parse_qs(scope["query_string"].decode("ascii", "replace"), keep_blank_values=True)
         requests = query.get("request", [])
         if len(requests) != 1 or not requests[0]:
-            raise Refused(400, "expected ?request=ID once, with the request's own id")
+            raise Rejected(400, "expected ?request=ID once, with the request's own id")
         names = self._knowledge.about[stream].source.names
         context = None
         if names is not None and names.contexts is not None:
@@ -161,18 +161,18 @@ class Lookups:
         try:
             choice = self._cache.choose(stream, key, requests[0], context=context)
         except InvalidConfig as error:
-            raise Refused(400, str(error)) from None
+            raise Rejected(400, str(error)) from None
         headers = [JSON, (b"cache-control", b"no-store"), *self._age(stream)]
         headers.append((b"streamdp-source", choice.why.value.encode()))
         if choice.action == NO_FALLBACK:
-            raise Refused(404, "no policy is known, and the stream has no fallback", *headers[1:])
+            raise Rejected(404, "no policy is known, and the stream has no fallback", *headers[1:])
         return Answered(200, headers, encode(chosen(stream, key, requests[0], choice)))
 
     def _choices(self, body: bytes, stream: str) -> bytes:
         expected = '{"requests": [{"key": "text", "request": "an id"}]}'
         requests = decoded(partial(asked_of, asked_choices_decoder), body, expected).requests
         if len(requests) > MOST_KEYS_A_BATCH:
-            raise Refused(413, f"more than {MOST_KEYS_A_BATCH} requests")
+            raise Rejected(413, f"more than {MOST_KEYS_A_BATCH} requests")
         choose, drawn = self._cache.choose, list[ChoiceTold]()
         try:
             for request in requests:
@@ -180,14 +180,14 @@ class Lookups:
                 choice = choose(stream, key, request.request, context=request.context)
                 drawn.append(chosen(stream, key, request.request, choice))
         except InvalidConfig as error:
-            raise Refused(400, str(error)) from None
+            raise Rejected(400, str(error)) from None
         return encode(AllChosen(stream, drawn))
 
     def _actions(self, body: bytes, stream: str) -> bytes:
         expected = '{"keys": ["text", null, {"base64": "…"}]}'
         keys = decoded(asked_decoder.decode, body, expected).keys
         if len(keys) > MOST_KEYS_A_BATCH:
-            raise Refused(413, f"more than {MOST_KEYS_A_BATCH} keys")
+            raise Rejected(413, f"more than {MOST_KEYS_A_BATCH} keys")
         answer = self._cache.answer  # `_check_kind` has found that it publishes actions
         answers = [answer_for_http(answer(stream, read_key(key))) for key in keys]
         return encode(AllTold(stream, answers))
@@ -205,7 +205,9 @@ def check_public(knowledge: Knowledge, stream: str) -> None:
     """Refuse to choose for a stream whose contexts are private: they must not travel."""
     names = knowledge.about[stream].source.names
     if names is not None and names.contexts is not None and names.played == "value":
-        raise Refused(404, "contexts of this stream are private: choose in the process that has it")
+        raise Rejected(
+            404, "contexts of this stream are private: choose in the process that has it"
+        )
 
 
 def key_of(parts: list[bytes]) -> Key:
@@ -218,7 +220,7 @@ def key_of(parts: list[bytes]) -> Key:
     try:
         return urlsafe_b64decode(_checked(written) + b"=" * (-len(written) % 4))
     except ValueError:
-        raise Refused(400, "the key is not base64url") from None
+        raise Rejected(400, "the key is not base64url") from None
 
 
 _BASE64URL = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")

@@ -52,7 +52,7 @@ _PRIVATE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class PublishedFacts:
     """The data that a page is made from."""
 
     about: Sequence[About]
@@ -86,7 +86,7 @@ class MetricsPage:
         return generate_latest(self._registry)
 
 
-def published(facts: Facts) -> Iterator[Metric]:
+def published(facts: PublishedFacts) -> Iterator[Metric]:
     """Every family of a process that serves."""
     yield from configured(facts.about, facts.assemblies)
     yield gauge(
@@ -165,7 +165,7 @@ def refusals(traffic: Traffic) -> Iterator[Metric]:
     )
 
 
-def _charges(facts: Facts) -> Iterator[Metric]:
+def _charges(facts: PublishedFacts) -> Iterator[Metric]:
     """What events were charged."""
     label, releases = ["stream"], facts.shown
     yield gauge(
@@ -186,7 +186,7 @@ def _charges(facts: Facts) -> Iterator[Metric]:
     )
 
 
-def _estimates(facts: Facts) -> Iterator[Metric]:
+def _estimates(facts: PublishedFacts) -> Iterator[Metric]:
     """The released estimates."""
     for kind, (name, help_) in _PRIVATE.items():
         readings = []
@@ -211,7 +211,7 @@ def _estimates(facts: Facts) -> Iterator[Metric]:
     )
 
 
-def _bounds(facts: Facts) -> Iterator[tuple[tuple[str, ...], float]]:
+def _bounds(facts: PublishedFacts) -> Iterator[tuple[tuple[str, ...], float]]:
     for stream in facts.about:
         releases = facts.shown.get(stream.name)
         parts = [] if releases is None else list(releases.partitions.values())

@@ -15,7 +15,7 @@ from streamdp.serve.credentials import Credentials
 from streamdp.serve.knowledge import Knowledge
 from streamdp.serve.listener import Limits, allow_files, end_on_signals, server_of
 from streamdp.serve.ranking import Ranking
-from streamdp.wire.renewals import Log
+from streamdp.wire.renewals import NoticeLog
 
 if TYPE_CHECKING:
     from streamdp.serve.otlp import Telemetry
@@ -47,7 +47,7 @@ async def serve(
     *,
     credentials: Credentials,
     limits: Limits,
-    log: Log,
+    log: NoticeLog,
     ranking: Ranking | None = None,
     origins: frozenset[bytes] = frozenset(),
     exporter: type[Telemetry] | None = None,

@@ -54,7 +54,7 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.ports import Producer
 from streamdp.serve.about import NO_FALLBACK
 from streamdp.serve.access import PUBLISHABLE, Bucket
-from streamdp.serve.asgi import JSON, Answered, Receive, Refused, Scope, body_of, decoded
+from streamdp.serve.asgi import JSON, Answered, Receive, Rejected, Scope, body_of, decoded
 from streamdp.serve.knowledge import Knowledge
 from streamdp.serve.lookups import check_public
 
@@ -196,9 +196,9 @@ class Ranking:
         """The answer to a call."""
         stream = self._streams.get(scope["raw_path"].split(b"/")[3])
         if stream is None:
-            raise Refused(404, "no stream of this name learns from requests and rewards")
+            raise Rejected(404, "no stream of this name learns from requests and rewards")
         if scope["method"] != "POST":
-            raise Refused(405, "rank and reward are POSTs", (b"allow", b"POST"))
+            raise Rejected(405, "rank and reward are POSTs", (b"allow", b"POST"))
         most = MOST_ONE if call in (b"rank", b"reward") else MOST_BATCH
         body = await body_of(receive, most=most, seconds=self._seconds)
         match call:
@@ -241,9 +241,9 @@ class Ranking:
                 )
                 records.append(request_record(request, choice=choice, person=one.person))
             except InvalidConfig as error:
-                raise Refused(400, str(error)) from None
+                raise Rejected(400, str(error)) from None
             if choice.action == NO_FALLBACK:
-                raise Refused(404, "no policy is known, and the stream has no fallback")
+                raise Rejected(404, "no policy is known, and the stream has no fallback")
             told.append(chosen(stream, request.key, request.id, choice))
         if self._undurable and writer.silent_seconds > self._within:
             durable = False
@@ -323,21 +323,21 @@ def _withdraw(writer: TopicWriter, numbers: Sequence[int]) -> bool:
     return all(taken_back)
 
 
-def _unwritten(why: str, *, maybe: bool) -> Refused:
+def _unwritten(why: str, *, maybe: bool) -> Rejected:
     fate = "it may still be written" if maybe else "nothing was written"
-    return Refused(503, f"{why}; {fate}", (b"retry-after", b"1"))
+    return Rejected(503, f"{why}; {fate}", (b"retry-after", b"1"))
 
 
 def _outcome(asked: AskedReward) -> Record:
     try:
         return outcome_record(Request(read_key(asked.key), asked.request), asked.reward)
     except InvalidConfig as error:  # it quotes no content
-        raise Refused(400, str(error)) from None
+        raise Rejected(400, str(error)) from None
 
 
 def _check_number(asked: Sequence[object]) -> None:
     if len(asked) > MOST_KEYS_A_BATCH:
-        raise Refused(413, f"more than {MOST_KEYS_A_BATCH} at once")
+        raise Rejected(413, f"more than {MOST_KEYS_A_BATCH} at once")
 
 
 _one_rank = partial(asked_of, msgspec.json.Decoder(AskedOne))

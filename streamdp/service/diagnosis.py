@@ -33,7 +33,7 @@ from streamdp.service.assembling.fingerprints import Inputs
 from streamdp.service.charges_by_others import ChargesByOthers, ChargesByOthersOf
 from streamdp.service.spec import StreamSpec
 from streamdp.service.taking import (
-    Opening,
+    Decision,
     check_configuration,
     epochs_of_no_partition,
     heritage_at,
@@ -48,7 +48,7 @@ from streamdp.wire.formats import Format
 from streamdp.wire.lines import ModeLine, key_bytes
 from streamdp.wire.published import decode_published
 from streamdp.wire.quarantined import read_quarantined
-from streamdp.wire.renewals import Source
+from streamdp.wire.renewals import RenewalSource
 from streamdp.wire.unprotected import NOT_PRIVATE
 
 if TYPE_CHECKING:
@@ -152,28 +152,30 @@ async def _partition(
     stream = spec if isinstance(spec, StreamSpec) else None  # an assembly carries nothing over
     try:
         others = await by_others(spec.name, scope(spec, partition, taken))
-        opening = open_partition(spec, partition, taken, by_others=others)
+        decision = open_partition(spec, partition, taken, by_others=others)
         shared = list[Finding]()
         if not isinstance(spec, StreamSpec):
-            Inputs(spec, partition, taken, opening.saved.checkpoint)  # halts if one was cut off
-        elif opening.goes_on:
+            Inputs(spec, partition, taken, decision.saved.checkpoint)  # halts if one was cut off
+        elif decision.goes_on:
             shared = _foreseen(spec, partition, taken, others)
     except StateMismatch as error:
         return [Finding(subject, Verdict.PROBLEM, str(error))]
-    point = opening.saved.checkpoint
+    point = decision.saved.checkpoint
     if point is None:
-        text = f"none yet: it would start at record {opening.position}"
+        text = f"none yet: it would start at record {decision.position}"
         return [Finding(subject, Verdict.GOOD, text)]
-    if opening.new_epoch is not None:
-        text = f"epoch {spec.epoch_of(partition.number)} would begin at record {opening.position}"
-        carried = "" if stream is None else _carried(stream, partition, opening)
+    if decision.new_epoch is not None:
+        text = f"epoch {spec.epoch_of(partition.number)} would begin at record {decision.position}"
+        carried = "" if stream is None else _carried(stream, partition, decision)
         return [Finding(subject, Verdict.GOOD, text + carried)]
     text = f"at record {point.next_offset} of {taken.end_offset}"
     remedy = "raise retention now, also of outcomes"
     if stream is not None:
         remedy = "raise retention now"
         text = f"commit {point.commit_seq}, {point.rows} learners, {text}"
-        if opening.saved.older and (carry := len(heritage_at(stream, partition, opening).carried)):
+        if decision.saved.older and (
+            carry := len(heritage_at(stream, partition, decision).carried)
+        ):
             text += f"; {carry} keys of earlier epochs open with their next record, and carry over"
     headroom = point.low_water - taken.first_offset
     kept = f"a rebuild reads from {point.low_water}, input is retained from {taken.first_offset}"
@@ -189,20 +191,20 @@ async def _partition(
     ]
 
 
-def _carried(spec: StreamSpec, partition: Partition, opening: Opening) -> str:
+def _carried(spec: StreamSpec, partition: Partition, decision: Decision) -> str:
     """How many keys would carry something over into an epoch that begins."""
-    heritage, saved = heritage_at(spec, partition, opening), opening.saved
+    heritage, saved = heritage_at(spec, partition, decision), decision.saved
     epochs = [saved.now, *saved.older.values()]
     keys = {key for e in epochs for key in (*e.rows, *(name.key for name in e.releases))}
-    if not opening.carries:
-        return f", where {len(keys)} keys open like new ones: {_why_anew(spec, opening)}"
+    if not decision.carries:
+        return f", where {len(keys)} keys open like new ones: {_why_anew(spec, decision)}"
     text = f", with what is public of {len(heritage.carried)} of {len(keys)} keys"
     if len(heritage.carried) < len(keys):
         text += "; the others open like new ones (their actions are gone)"
     return text
 
 
-def _why_anew(spec: StreamSpec, opening: Opening) -> str:
+def _why_anew(spec: StreamSpec, decision: Decision) -> str:
     if not spec.carry:
         return "carry = false"
     return "the state is damaged, or older than its ledger"
@@ -328,7 +330,7 @@ async def records(
     return [*findings, Finding(subject, verdict, f"{unusable} of {looked} records unusable")]
 
 
-async def schemas(source: Source | None) -> list[Finding]:
+async def schemas(source: RenewalSource | None) -> list[Finding]:
     """Whether a stream's registry answers, and which of its schemas can be read. Public."""
     if source is None:
         return []

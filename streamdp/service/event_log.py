@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from streamdp.wire.renewals import Log
+from streamdp.wire.renewals import NoticeLog
 
 
-class EventLog(Log, Protocol):
+class EventLog(NoticeLog, Protocol):
     """The same, with errors."""
 
     def error(self, event: str, **fields: object) -> object:

@@ -32,7 +32,7 @@ from streamdp.ports import Partition, Records, StreamTopics, Taken
 from streamdp.wire.state import Checkpoint, LastRecord
 
 
-class Newest:
+class NewestRecord:
     """Remembers the newest record that was read; computes its digest on demand."""
 
     def __init__(self, known: LastRecord | None) -> None:

@@ -14,7 +14,7 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.serve.about import NO_FALLBACK, About
 from streamdp.serve.credentials import Credentials, Files
 from streamdp.service.config import Configuration
-from streamdp.service.metrics import Facts, ProcessMetrics
+from streamdp.service.metrics import ProcessMetrics, ServiceFacts
 
 
 def serve_credentials(configuration: Configuration) -> Credentials:
@@ -114,7 +114,7 @@ def check_listeners(configuration: Configuration) -> None:
     table = tables.operations
     if table.listen is not None:
         operations_credentials(configuration)
-        facts = Facts(abouts_of(configuration), None, epochs_of_assemblies(configuration))
+        facts = ServiceFacts(abouts_of(configuration), None, epochs_of_assemblies(configuration))
         ProcessMetrics(lambda: facts, most_series=table.most_series)
     if table.operator_listen is not None:
         check_loopback(table.operator_listen, where="operations.operator_listen")

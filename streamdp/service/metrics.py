@@ -168,12 +168,12 @@ _A_STREAM = 31  # most series of each stream, without its partitions
 _A_PARTITION = len(_OF_LEARNING) + len(_OF_BOTH) + 3 + len(Reason)
 _A_PROCESS = len(STEPS) * (len(BUCKETS) + 3) + 10 + len(Refusal)  # and build, process, certificate
 
-Shown = Sequence[tuple[str, str, Sequence[PartitionStatus]]]
+ShownStreams = Sequence[tuple[str, str, Sequence[PartitionStatus]]]
 """A stream's or an assembly's name, a label, and its partition; or all of those of `rest`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ServiceFacts:
     """The data that a metrics page is made from."""
 
     about: Sequence[About]
@@ -186,7 +186,7 @@ class Facts:
 class ProcessMetrics:
     """The families of the page."""
 
-    def __init__(self, facts: Callable[[], Facts], *, most_series: int) -> None:
+    def __init__(self, facts: Callable[[], ServiceFacts], *, most_series: int) -> None:
         streams = len(facts().about) + len(facts().assemblies)
         left = most_series - _A_PROCESS - streams * (_A_STREAM + _A_PARTITION)
         if left < 0:
@@ -208,7 +208,7 @@ class ProcessMetrics:
         yield from refusals(facts.traffic)
 
 
-def _learning(facts: Facts, most: int) -> Iterator[Metric]:
+def _learning(facts: ServiceFacts, most: int) -> Iterator[Metric]:
     """The partitions of this process, and its steps."""
     process = facts.process
     if process is None:
@@ -316,7 +316,7 @@ def _families(
         yield metric.family(metric.name, metric.help, ["stream", "partition"], samples)
 
 
-def _shown(streams: Sequence[StreamStatus], most: int, *, left: bool = False) -> Shown:
+def _shown(streams: Sequence[StreamStatus], most: int, *, left: bool = False) -> ShownStreams:
     """Each partition by its number, at will also of those that have left; those beyond the bound
     as one."""
     shown: list[tuple[str, str, Sequence[PartitionStatus]]] = []

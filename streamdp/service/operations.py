@@ -37,7 +37,7 @@ from prometheus_client.core import Metric
 
 from streamdp import __version__
 from streamdp.serve.access import METRICS, PROBES, Answer, Bucket, Gate
-from streamdp.serve.asgi import JSON, Answered, Receive, Refused, Scope, encode
+from streamdp.serve.asgi import JSON, Answered, Receive, Rejected, Scope, encode
 from streamdp.serve.credentials import Credentials
 from streamdp.serve.families import counter, gauge
 from streamdp.serve.listener import Limits, bound, server_of
@@ -51,7 +51,7 @@ from streamdp.service.listeners import (
     operations_credentials,
     operator_credentials,
 )
-from streamdp.service.metrics import Facts, ProcessMetrics, is_up
+from streamdp.service.metrics import ProcessMetrics, ServiceFacts, is_up
 from streamdp.service.run import Running
 from streamdp.service.view import ProcessStatus, Reason, Steps, status_of
 from streamdp.wire.unprotected import NOT_PRIVATE
@@ -153,7 +153,7 @@ class Operations:
                 return Answered(200, [_METRICS_TYPE, _NO_STORE], self._metrics.render())
             case b"/v1/status":
                 return Answered(200, [JSON, _NO_STORE], encode(self._status()))
-        raise Refused(404, "unknown path")
+        raise Rejected(404, "unknown path")
 
     def _status(self) -> dict[str, object]:
         process = self._latest.process
@@ -179,7 +179,7 @@ class Operator:
         if scope["raw_path"] == METRICS:
             return Answered(200, [_METRICS_TYPE, *_NO_STORE_NOT_PRIVATE], metrics())
         if scope["raw_path"] != b"/":
-            raise Refused(404, "unknown path")
+            raise Rejected(404, "unknown path")
         asked = asyncio.run_coroutine_threadsafe(self._lines(), self._loop)
         text = "".join(f"{_EACH_LINE}{line}\n" for line in await asyncio.wrap_future(asked))
         return Answered(200, [_TEXT, *_NO_STORE_NOT_PRIVATE], text.encode())
@@ -283,7 +283,7 @@ def _page(
     configuration = running.configuration
     about, epochs = abouts_of(configuration), epochs_of_assemblies(configuration)
     families = ProcessMetrics(
-        lambda: Facts(about, latest.process, epochs, credentials.expires_at, traffic),
+        lambda: ServiceFacts(about, latest.process, epochs, credentials.expires_at, traffic),
         most_series=configuration.tables.operations.most_series,
     )
     return MetricsPage(families.families, application=configuration.app)
@@ -315,7 +315,7 @@ def _address(opened: socket.socket) -> str:
 
 def _check_reads(scope: Scope) -> None:
     if scope["method"] not in ("GET", "HEAD"):
-        raise Refused(405, "only GET and HEAD are allowed", (b"allow", b"GET, HEAD"))
+        raise Rejected(405, "only GET and HEAD are allowed", (b"allow", b"GET, HEAD"))
 
 
 def memory_bytes() -> int:

@@ -36,14 +36,14 @@ from streamdp.service.batches import DecodedRecords, decoded, joined, newest_tim
 from streamdp.service.carrying import carries
 from streamdp.service.charges_by_others import ChargesByOthers
 from streamdp.service.course import Course
-from streamdp.service.input_fingerprint import Newest, of_input
+from streamdp.service.input_fingerprint import NewestRecord, of_input
 from streamdp.service.saved_entries import SavedEntries
 from streamdp.service.settings import Pace
 from streamdp.service.spec import StreamSpec
-from streamdp.service.taking import Opening, check_alone, heritage_at, open_partition
+from streamdp.service.taking import Decision, check_alone, heritage_at, open_partition
 from streamdp.wire.entries import Entries, release_entry
 from streamdp.wire.lines import ENDS_BLOCK
-from streamdp.wire.recording import Written, record_all
+from streamdp.wire.recording import ReadyReleases, record_all
 from streamdp.wire.renewals import encode_renewal
 from streamdp.wire.state import (
     Checkpoint,
@@ -76,7 +76,7 @@ class Cut:
 class _Waiting:
     """What one commit recorded and the next will publish."""
 
-    written: Written = field(default_factory=Written)
+    written: ReadyReleases = field(default_factory=ReadyReleases)
     held: list[bool] = field(default_factory=list)  # whether that commit saved a row past it
     blocks: int = 0  # how many the releases end
 
@@ -92,20 +92,20 @@ class Restoring:
         self.partition, self._by_others = partition, by_others
         entries.settle()
         entries.check_epoch()
-        self.opening = open_partition(spec, partition, taken, by_others=by_others)
+        self.decision = open_partition(spec, partition, taken, by_others=by_others)
         self.spec = spec
-        renewals = self.opening.saved.now.renewals if self.opening.goes_on else []
+        renewals = self.decision.saved.now.renewals if self.decision.goes_on else []
         self.course = Course(spec.format, renewals)
-        self._read = self.opening.point.low_water
-        continues = self.opening.new_epoch is None
-        saved = self.opening.saved
+        self._read = self.decision.point.low_water
+        continues = self.decision.new_epoch is None
+        saved = self.decision.saved
         self._input_fingerprint = of_input(spec.topics, partition, taken, saved.checkpoint)
-        self.heritage = heritage_at(self.spec, partition, self.opening, opened=entries.opened)
+        self.heritage = heritage_at(self.spec, partition, self.decision, opened=entries.opened)
         entries.heritage.adopt(self.heritage.carried)
         self.heritage.carried = entries.heritage
         self.heritage.gone += entries.behind
         point = saved.checkpoint
-        self.learner = _introduced(self.spec, self.opening)
+        self.learner = _introduced(self.spec, self.decision)
         self.published = entries.published
         if continues:
             nothing = entries.engine.no_releases
@@ -125,7 +125,7 @@ class Restoring:
     @property
     def span(self) -> range:
         """The input offsets that must be read again."""
-        return range(self.opening.point.low_water, self.opening.position)
+        return range(self.decision.point.low_water, self.decision.position)
 
     @property
     def proof(self) -> range:
@@ -157,8 +157,8 @@ class Restoring:
         there is a bound. If nothing has to be read again, the check of `finish` itself is made and
         may raise.
         """
-        low_water = self.opening.point.low_water
-        if low_water == self.opening.position:
+        low_water = self.decision.point.low_water
+        if low_water == self.decision.position:
             self.finish()
             return []
         number = self.partition.number
@@ -171,9 +171,9 @@ class Restoring:
 
     def finish(self) -> PartitionWork:
         """The partition at its committed position, ready to go on."""
-        opening = self.opening
-        engine = self._rebuilding.finish(position=opening.position, rows=opening.point.rows)
-        if opening.new_epoch is None:
+        decision = self.opening
+        engine = self._rebuilding.finish(position=decision.position, rows=decision.point.rows)
+        if decision.new_epoch is None:
             check_alone(self.partition, self._oldest_uncharged(engine), self._by_others)
         return PartitionWork(self, engine)
 
@@ -187,9 +187,9 @@ class Restoring:
         return min(engine.open_since(), engine.position)
 
 
-def _introduced(spec: StreamSpec, opening: Opening) -> EpochLearner | None:
+def _introduced(spec: StreamSpec, decision: Decision) -> EpochLearner | None:
     """The entry that says what the epoch's rows mean, if it is to be written now."""
-    return None if opening.goes_on else spec.epoch_learner(carries=opening.carries)
+    return None if decision.goes_on else spec.epoch_learner(carries=decision.carries)
 
 
 class PartitionWork:
@@ -200,46 +200,46 @@ class PartitionWork:
     """
 
     def __init__(self, restored: Restoring, engine: Engine) -> None:
-        opening, heritage, learner = restored.opening, restored.heritage, restored.learner
+        decision, heritage, learner = restored.decision, restored.heritage, restored.learner
         self.spec, self.partition, self.engine = restored.spec, restored.partition, engine
-        self.point = opening.point
+        self.point = decision.point
         """The newest cut's: the position, and the oldest record that a rebuild from it reads."""
-        self._lines_recorded = opening.point.lines_recorded
+        self._lines_recorded = decision.point.lines_recorded
         self.keys_refused = 0
         self.slots = 0  # absorbed since the partition was taken
-        self._newest = Newest(opening.point.last_record)
+        self._newest = NewestRecord(decision.point.last_record)
         self._entries = Entries(self.partition.stream, self.partition.number)
-        self._epoch = opening.point.epoch
+        self._epoch = decision.point.epoch
         self._drawn: list[Releases] = []
         self.unrecorded = 0  # lines of what was drawn since the last cut
-        self._tombstones: list[bytes] = [*opening.saved.stale, *heritage.gone]
+        self._tombstones: list[bytes] = [*decision.saved.stale, *heritage.gone]
         self._heritage = heritage
         self._published: dict[Key, bytes] = {}  # per key, the marks of its entries, one a line
         self._waiting = _Waiting()
         # That the last cut recorded, all its copies; before the first one, a short key's longest.
         self.bytes_a_line = self.spec.bytes_a_line
         self._mark: bytes | None = None  # the ledger's line where an epoch begins
-        self._first = not opening.goes_on or opening.adopts
+        self._first = not decision.goes_on or decision.adopts
         self._learner = learner  # what the epoch's rows mean, still to be written
         self._course = restored.course
         self._last_save: float | None = None
         self._adopt(restored)
-        if opening.new_epoch is not None:
-            self._mark = self._epoch_mark(opening, previous=opening.new_epoch)
+        if decision.new_epoch is not None:
+            self._mark = self._epoch_mark(decision, previous=decision.new_epoch)
 
     def _adopt(self, restored: Restoring) -> None:
         """Sort earlier recorded releases: those still to be published, and those to delete."""
-        opening = restored.opening
-        saved = opening.saved
+        decision = restored.opening
+        saved = decision.saved
         records = sorted(saved.releases.values(), key=attrgetter("ordinal"))
         saved_positions = restored.saved_at([record.release.key for record in records]).tolist()
         for record, position in zip(records, saved_positions, strict=True):
             identity = record.release.identity
             place = release_entry(identity)
             gone = record.release.last_offset < position
-            if opening.new_epoch is not None:
+            if decision.new_epoch is not None:
                 gone = identity.key not in self._heritage.carried
-            if opening.waits(record):
+            if decision.waits(record):
                 written = self._waiting.written
                 written.keys.append(identity.key)
                 written.places.append(place)
@@ -247,7 +247,7 @@ class PartitionWork:
                 written.actions.append(record.action)
                 self._waiting.held.append(gone)
                 self._waiting.blocks += record.release.kind in ENDS_BLOCK
-            elif opening.new_epoch is not None:
+            elif decision.new_epoch is not None:
                 pass  # the heritage knows what is deleted, and when
             elif gone:
                 self._tombstones.append(place)
@@ -417,17 +417,17 @@ class PartitionWork:
         share = int(len(self.engine) * min(1.0, since / pace.seconds)) + 1
         return min(max(due, share), max(1, pace.bytes_a_cut // self.spec.row_bytes))
 
-    def _epoch_mark(self, opening: Opening, *, previous: int) -> bytes:
+    def _epoch_mark(self, decision: Decision, *, previous: int) -> bytes:
         """The ledger's line where an epoch begins; it comes after all releases that wait."""
         self._lines_recorded += 1
-        before = opening.saved.now.learner
+        before = decision.saved.now.learner
         return replace(self.spec.lines, input_id=self.point.input_id or UNSET).epoch(
             partition=self.partition.number,
             epoch=self._epoch,
             stream_epoch=self.point.stream_epoch,
             previous=previous,
-            next_offset=opening.position,
-            carries=carries(self.spec, before) if opening.carries and before else None,
+            next_offset=decision.position,
+            carries=carries(self.spec, before) if decision.carries and before else None,
             ordinal=self._lines_recorded,
         )
 

@@ -34,7 +34,7 @@ from streamdp.service.spec import StreamSpec
 from streamdp.service.view import Reason, View
 
 
-class Work(Enum):
+class Duties(Enum):
     """What a process does of its configuration."""
 
     LEARN = "learn"
@@ -71,14 +71,14 @@ async def run_service(
     log: EventLog,
     observers: Sequence[Observer] = (),
     seeds: Seeds = Seeds.REFUSED,
-    work: Work = Work.LEARN,
+    work: Duties = Duties.LEARN,
 ) -> Reason | None:
     """Run until a signal, a fatal error or, if so configured, a halted partition.
 
     Returns the reason if a halted partition ended it.
     """
-    specs = configuration.specs(seeds=seeds) if work is not Work.ASSEMBLE else []
-    assemblies = configuration.assemblies() if work is not Work.LEARN else []
+    specs = configuration.specs(seeds=seeds) if work is not Duties.ASSEMBLE else []
+    assemblies = configuration.assemblies() if work is not Duties.LEARN else []
     view = View(specs, assemblies=[assembly.name for assembly in assemblies])
     lasting = configuration.tables.service.worker
     worker = lasting or f"{socket.gethostname()}:{os.getpid()}"

@@ -45,7 +45,7 @@ _MANY = 10_000
 _AT_ONCE = 2000  # recorded releases read together
 
 
-class Places:
+class EntryKeys:
     """Keys of entries, by their hashes, as a few dozen bytes each."""
 
     def __init__(self, beginning: bytes) -> None:
@@ -111,7 +111,7 @@ class SavedEntries(LiveEntries):
             re.escape(self._row) + rb'([1-9]\d{0,17}),"([^"\\\x00-\x1f\x7f-\xff]*)"\]'
         )
         self._release = self._places.beginning("release", epoch=self._epoch)
-        self.behind = Places(self._release)  # published releases that no rebuild reads
+        self.behind = EntryKeys(self._release)  # published releases that no rebuild reads
         self._rereading = Rereading(self._places, nothing, where=self._where)
         self._most = _MANY
 

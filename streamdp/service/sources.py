@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from streamdp.service.event_log import EventLog
-from streamdp.wire.renewals import Renewing, Source
+from streamdp.wire.renewals import RenewalSource, Renewing
 
 R = TypeVar("R", bound=Renewing)
 
@@ -29,7 +29,7 @@ def up_to_date(format_: R) -> R:
 
 
 @asynccontextmanager
-async def asking(sources: Sequence[Source], log: EventLog) -> AsyncIterator[None]:
+async def asking(sources: Sequence[RenewalSource], log: EventLog) -> AsyncIterator[None]:
     """Ask once, then by timer for as long as the block lasts. The first try may fail."""
     await asyncio.gather(*(source.turn(log) for source in sources))
     tasks = [asyncio.create_task(_again(of, log), name=f"source {of.subject}") for of in sources]
@@ -41,7 +41,7 @@ async def asking(sources: Sequence[Source], log: EventLog) -> AsyncIterator[None
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _again(source: Source, log: EventLog) -> None:
+async def _again(source: RenewalSource, log: EventLog) -> None:
     while True:
         await asyncio.sleep(source.refresh)
         await source.turn(log)

@@ -86,7 +86,7 @@ _NONE = Fraction(0)
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class Decision:
     """The result of taking a partition: how it goes on."""
 
     point: Checkpoint
@@ -135,32 +135,32 @@ def open_partition(
     taken: Taken,
     *,
     by_others: ChargesByOthers,
-) -> Opening:
+) -> Decision:
     """Check what is durable and decide how the partition goes on; raise if it must halt."""
     found = _Found.read(spec, partition, taken, by_others, read(partition, taken))
-    opening = found.open()
-    found.check_waiting(opening.waiting())
-    if opening.goes_on:
-        check_alone(partition, opening.position, by_others)
-    return opening
+    decision = found.open()
+    found.check_waiting(decision.waiting())
+    if decision.goes_on:
+        check_alone(partition, decision.position, by_others)
+    return decision
 
 
 def heritage_at(
     spec: StreamSpec,
     partition: Partition,
-    opening: Opening,
+    decision: Decision,
     *,
     opened: Callable[[Key], bool] = lambda key: False,
 ) -> Heritage:
     """What keys carry over into the partition's epoch; `opened` knows keys beside the state's."""
     begins = Begins.NOT
-    if opening.new_epoch is not None:
-        begins = Begins.CARRYING if opening.carries else Begins.ANEW
-    saved = opening.saved
+    if decision.new_epoch is not None:
+        begins = Begins.CARRYING if decision.carries else Begins.ANEW
+    saved = decision.saved
     waiting = {
         release_entry(identity)
         for identity, drawn in saved.releases.items()
-        if opening.waits(drawn)
+        if decision.waits(drawn)
     }
     return heritage(
         spec, partition.number, saved, begins=begins, waiting=waiting, opened_now=opened
@@ -259,7 +259,7 @@ class _Found:
 
     # -- how it goes on --------------------------------------------------------------------------
 
-    def open(self) -> Opening:
+    def open(self) -> Decision:
         """Check what is durable and decide how the partition goes on."""
         saved, line, checkpoint = self.saved, self.line, self.saved.checkpoint
         if checkpoint is None:
@@ -283,7 +283,7 @@ class _Found:
             declared=0 if joined is UNSET else joined.declared,
         )  # fmt: skip
         adopts = checkpoint.input_id is None and self.taken.input_id is not None
-        return Opening(point, saved, adopts=adopts)
+        return Decision(point, saved, adopts=adopts)
 
     def _point(
         self,
@@ -324,14 +324,14 @@ class _Found:
             joined=joined,
         )
 
-    def _without_checkpoint(self) -> Opening:
+    def _without_checkpoint(self) -> Decision:
         """A first start; or a state that was lost, which needs a new epoch."""
         taken, line, number = self.taken, self.line, self.partition.number
         if line is None and taken.group_offset is None:
             earliest = number >= _began_with(taken) or self.spec.start is Start.EARLIEST
             first = self._begin(taken.first_offset if earliest else taken.end_offset)
             outcomes = taken.second_input_first if earliest else taken.second_input_end
-            return Opening(self._point(at=first, low_water=first, outcomes=outcomes), self.saved)
+            return Decision(self._point(at=first, low_water=first, outcomes=outcomes), self.saved)
         self._check_id("input", self.by_others.input_ids.get(number), taken.input_id)
         remark = decode_remark(taken.remarks.get(number, ""))
         before = max(1, line.epoch if line else 0, remark.epoch if remark else 0)
@@ -343,7 +343,7 @@ class _Found:
             )
         return self._anew(before=before)
 
-    def _anew(self, *, before: int) -> Opening:
+    def _anew(self, *, before: int) -> Decision:
         """Begin a new epoch, behind every record that may have been read (P11)."""
         checkpoint, line, taken = self.saved.checkpoint, self.line, self.taken
         known = [taken.first_offset, taken.group_offset or 0]
@@ -365,7 +365,7 @@ class _Found:
         lines = max(*recorded, *published), max(published)
         outcomes = max(taken.second_input_first, taken.second_input_offset or 0)
         point = self._point(at=position, low_water=position, lines=lines, outcomes=outcomes)
-        return Opening(point, self.saved, new_epoch=before)
+        return Decision(point, self.saved, new_epoch=before)
 
     def _begin(self, known: int) -> int:
         """The first record, at `known` or later, that others leave room for."""

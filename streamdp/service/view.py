@@ -24,7 +24,7 @@ from streamdp.ports import LastKnown, Partition, Records
 if TYPE_CHECKING:  # pages and metrics read the view: their process needs no engine
     from streamdp.service.protocol import Cut, PartitionWork
     from streamdp.service.spec import StreamSpec
-    from streamdp.wire.renewals import Source
+    from streamdp.wire.renewals import RenewalSource
 
 
 _CALM_SECONDS = 60.0  # of work after which nothing is refused any more
@@ -252,7 +252,7 @@ class View:
         self.revoked = 0
         self.lost: tuple[str, str] | None = None  # topic and class of the newest poll's error
         self.missing: Mapping[str, str] = {}  # inputs that are not there: the refusal, or ""
-        self.sources: Sequence[Source] = ()  # that are asked by timers
+        self.sources: Sequence[RenewalSource] = ()  # that are asked by timers
         self.inputs: Mapping[str, str] = {}  # of streams and assemblies, by name
         self.assemblies: Mapping[str, WorkView] = {name: WorkView() for name in assemblies}
         self.streams: Mapping[str, WorkView] = {spec.name: WorkView() for spec in specs}

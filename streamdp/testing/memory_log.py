@@ -28,12 +28,12 @@ from streamdp.ports import (
     Headers,
     Key,
     Listener,
+    OutputRecord,
     Partition,
     Published,
     Records,
     StreamTopics,
     Value,
-    Written,
 )
 
 Place = tuple[str, int]
@@ -222,7 +222,7 @@ class MemoryLog:
             parts[number].next += self._gap
         self.ring()
 
-    def _write(self, topic: str, number: int, records: Sequence[Written]) -> None:
+    def _write(self, topic: str, number: int, records: Sequence[OutputRecord]) -> None:
         """Put what a commit writes at the end of a partition of the output."""
         if records:
             plain = [(key, value) for key, value, _ in records]

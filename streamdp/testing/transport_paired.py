@@ -16,12 +16,12 @@ from streamdp.ports import (
     Commit,
     Headers,
     Key,
+    OutputRecord,
     PairedTransport,
     Records,
     StreamTopics,
     Transport,
     Value,
-    Written,
 )
 from streamdp.testing.transport_input import HEADERS
 from streamdp.testing.transport_room import Room, RoomWorker, fold, interrupt, numbered, rows
@@ -225,7 +225,7 @@ async def _send(
 def _step(number: int, count: int) -> Commit:
     """A commit that can be told from every other one."""
     mark = f"{number}/{count}".encode()
-    records: list[Written] = [
+    records: list[OutputRecord] = [
         (b"key " + mark, b"event " + mark, [("name", mark), ("none", None)]),
         (None, None, ()),
     ]

@@ -40,7 +40,7 @@ _integers = msgspec.json.Encoder().encode
 
 
 @dataclass(slots=True)
-class Written:
+class ReadyReleases:
     """Releases ready for a commit, a column of each part; what was drawn is not public yet."""
 
     keys: list[Key] = field(default_factory=list)  # of the published records
@@ -58,7 +58,7 @@ class Written:
 
 def record_all(
     releases: Releases, *, lines: Lines, ordinal: int, input_id: str | None = None
-) -> Written:
+) -> ReadyReleases:
     """Every release with its final bytes, in order; the first ledger line has this ordinal.
 
     The very first ledger line of a partition has the input topic's id.
@@ -88,7 +88,7 @@ def record_all(
     actions = [actions[at] for at in order]
     pairs = lines.played == "value" if releases.has_policies else None
     values = sealed(heads, places, ledgers, actions, pairs=pairs)
-    return Written(list(releases.keys), places, values, ledgers, actions)
+    return ReadyReleases(list(releases.keys), places, values, ledgers, actions)
 
 
 def _heads(releases: Releases, ordinal: int) -> Heads:

@@ -43,7 +43,7 @@ class Renewal(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return f"Renewal({self.what} {self.number} from {self.since} on)"
 
 
-class Log(Protocol):
+class NoticeLog(Protocol):
     """Structured logging: an event's name and its fields, none of them from content."""
 
     def info(self, event: str, **fields: object) -> object:
@@ -53,7 +53,7 @@ class Log(Protocol):
         """Log trouble that passes by itself."""
 
 
-class Source(Protocol):
+class RenewalSource(Protocol):
     """Where renewals come from, asked by the clock alone."""
 
     @property
@@ -71,7 +71,7 @@ class Source(Protocol):
     async def fetch(self) -> None:
         """Ask once; `TransportLost` without an answer."""
 
-    async def turn(self, log: Log, /) -> None:
+    async def turn(self, log: NoticeLog, /) -> None:
         """Ask once and log what is new, or that there was no answer."""
 
     def faults(self) -> Mapping[int, str | None]:
@@ -86,7 +86,7 @@ class Renewing(Protocol):
         """Those that it holds, the newest last."""
 
     @property
-    def source(self) -> Source | None:
+    def source(self) -> RenewalSource | None:
         """Where they come from; None for what never changes."""
 
     def renewed(self, since: int, /) -> Self:

@@ -22,11 +22,11 @@ from streamdp.core.errors import (
 )
 from streamdp.ports import (
     Commit,
+    OutputRecord,
     Partition,
     Records,
     StreamTopics,
     Taken,
-    Written,
 )
 from streamdp.service.assembling.partition import PartitionAssembly
 from streamdp.service.settings import Start
@@ -76,7 +76,7 @@ def test_is_one_way_out_said_wherever_requests_or_outcomes_made_again_are_notice
     assert [text for text in said if OTHER_TOPICS not in text] == []
 
 
-def _events(log: MemoryLog) -> list[Written]:
+def _events(log: MemoryLog) -> list[OutputRecord]:
     written = log.input(TOPICS.output, 0)
     columns = zip(written.keys, written.values, written.headers, strict=True)
     return [(key, value, list(headers)) for key, value, headers in columns]
@@ -109,7 +109,7 @@ def test_commits_of_neighbouring_logs_have_the_same_sizes() -> None:
 def test_do_requests_that_nobody_has_read_keep_what_they_need() -> None:
     """However late they are read: the clock alone must not forget whom they repeat."""
 
-    async def run() -> list[Written]:
+    async def run() -> list[OutputRecord]:
         log = MemoryLog()
         for topic in (TOPICS.input, TOPICS.second_input, TOPICS.output):
             log.create(topic, partitions=1)
@@ -171,7 +171,7 @@ def test_on_two_files_a_restart_goes_on_where_it_was(tmp_path: Path) -> None:
 def test_requests_that_are_too_large_take_their_slots() -> None:
     """By what is public of them: neither a long key nor endless headers stop a partition."""
 
-    async def run() -> list[Written]:
+    async def run() -> list[OutputRecord]:
         log = MemoryLog()
         log.largest_value = 100_000
         for topic in (TOPICS.input, TOPICS.second_input, TOPICS.output):
@@ -227,7 +227,7 @@ def test_outcomes_that_are_missing_are_noticed_and_not_counted_in_public() -> No
 def test_outcomes_that_retention_has_deleted_are_no_outcomes(has_ids: bool, restarts: bool) -> None:
     """Retention by size depends on what outcomes there were, so neither work nor a start halts."""
 
-    async def run(trim: int) -> list[Written]:
+    async def run(trim: int) -> list[OutputRecord]:
         log = MemoryLog(has_ids=has_ids)
         for topic in (TOPICS.input, TOPICS.second_input, TOPICS.output):
             log.create(topic, partitions=1)

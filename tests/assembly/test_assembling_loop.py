@@ -10,7 +10,7 @@ from fractions import Fraction
 import pytest
 
 from streamdp.core.errors import InvalidConfig, TransportLost
-from streamdp.ports import LiveEntries, Partition, Records, Taken, Written
+from streamdp.ports import LiveEntries, OutputRecord, Partition, Records, Taken
 from streamdp.service.assembling.worker import AssemblyWorker
 from streamdp.service.charges_by_others import alone
 from streamdp.service.loop import Service
@@ -233,7 +233,7 @@ def test_a_drain_waits_for_no_commit_that_is_not_due() -> None:
 
 
 def test_a_lost_poll_is_tried_again() -> None:
-    async def run() -> list[Written]:
+    async def run() -> list[OutputRecord]:
         group = Group()
         failures = iter([TransportLost("once")])
 

@@ -14,11 +14,10 @@ from streamdp.assembly.rules import Combine, Rules
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.grid import UNIT
 from streamdp.ports import StreamTopics
-from streamdp.serve.metrics import Facts as Published
-from streamdp.serve.metrics import MetricsPage, published
+from streamdp.serve.metrics import MetricsPage, PublishedFacts, published
 from streamdp.service.config import Configuration, Tables
 from streamdp.service.listeners import abouts_of, epochs_of_assemblies
-from streamdp.service.metrics import Facts, ProcessMetrics
+from streamdp.service.metrics import ProcessMetrics, ServiceFacts
 from streamdp.wire.json_format import JsonFormat
 from tests.support.calling import Streamdp
 from tests.support.shop_files import second, shop
@@ -97,9 +96,9 @@ def test_are_epochs_shown_by_every_process(tmp_path: Path, learns: bool) -> None
     configuration = loaded(tmp_path, pair=f"{PAIR}epoch = 3\n")
     about, epochs_of = abouts_of(configuration), epochs_of_assemblies(configuration)
     families = (
-        ProcessMetrics(lambda: Facts(about, None, epochs_of), most_series=5000).families
+        ProcessMetrics(lambda: ServiceFacts(about, None, epochs_of), most_series=5000).families
         if learns
-        else lambda: published(Published(about, assemblies=epochs_of))
+        else lambda: published(PublishedFacts(about, assemblies=epochs_of))
     )
     page = MetricsPage(families, application="shop").render()
     epochs = [line for line in page.splitlines() if line.startswith(b"streamdp_epoch")]

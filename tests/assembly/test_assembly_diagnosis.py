@@ -28,7 +28,7 @@ from streamdp.service.assembling.partition import PartitionAssembly
 from streamdp.service.charges_by_others import ALONE, alone
 from streamdp.service.config import Configuration
 from streamdp.service.diagnosis import _partition, compare, partitions, requests_apart
-from streamdp.service.metrics import Facts, ProcessMetrics
+from streamdp.service.metrics import ProcessMetrics, ServiceFacts
 from streamdp.service.taking import open_partition
 from streamdp.service.view import ProcessStatus, Status, Steps, StreamStatus, View, status_of
 from streamdp.testing.memory import MemoryAdministrator, MemoryTechnology
@@ -280,7 +280,7 @@ def test_are_partitions_beyond_the_bound_one() -> None:
     )  # fmt: skip
     page = MetricsPage(
         ProcessMetrics(
-            lambda: Facts([ABOUT], process, assemblies={"clicks": 1}), most_series=1000
+            lambda: ServiceFacts([ABOUT], process, assemblies={"clicks": 1}), most_series=1000
         ).families,
         application="shop",
     )

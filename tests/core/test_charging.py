@@ -17,7 +17,7 @@ import streamdp as sd
 from streamdp.core.arrays import Ints
 from streamdp.core.bank import Bank
 from streamdp.core.engine import machine as machine_module
-from streamdp.core.engine.charging import Ends, ends_of
+from streamdp.core.engine.charging import BlockEnds, ends_of
 from streamdp.core.engine.plan import Plan
 from streamdp.core.engine.releasing import Draws, Fresh
 from streamdp.core.kinds.kind import BlockRelease
@@ -63,10 +63,10 @@ def slots(machine: sd.Engine, count: int, *, keys: int = 1) -> None:
     )
 
 
-def with_ends(patch: pytest.MonkeyPatch, changed: Callable[[Ends], Ends]) -> None:
+def with_ends(patch: pytest.MonkeyPatch, changed: Callable[[BlockEnds], BlockEnds]) -> None:
     """Change what is charged."""
 
-    def other(planned: Plan, bank: Bank, releases: tuple[BlockRelease, ...]) -> Ends:
+    def other(planned: Plan, bank: Bank, releases: tuple[BlockRelease, ...]) -> BlockEnds:
         return changed(ends_of(planned, bank, releases))
 
     patch.setattr(machine_module, "ends_of", other)
@@ -111,7 +111,7 @@ def test_a_block_that_ends_twice_in_one_batch_is_refused(
 ) -> None:
     """The mutant: one end is planned twice, beside the first or behind another row's."""
 
-    def twice(planned: Plan, bank: Bank, releases: tuple[BlockRelease, ...]) -> Ends:
+    def twice(planned: Plan, bank: Bank, releases: tuple[BlockRelease, ...]) -> BlockEnds:
         segments = planned.slots.segments
         again = replace(segments, **{name: getattr(segments, name)[places] for name in NAMES})
         return ends_of(
@@ -129,13 +129,13 @@ NAMES = ("of", "block", "start", "stop", "begin", "length", "into", "closes", "w
 
 def test_a_draw_before_the_charge_is_refused(drawn: Drawn, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant: slots are marked paid after the draws."""
-    apply, pay = sd.Engine._apply, Ends.pay
+    apply, pay = sd.Engine._apply, BlockEnds.pay
 
-    def after(self: sd.Engine, planned: Plan, ends: Ends, draws: Draws) -> Iterator[Releases]:
+    def after(self: sd.Engine, planned: Plan, ends: BlockEnds, draws: Draws) -> Iterator[Releases]:
         yield from apply(self, planned, ends, draws)
         pay(ends, self._bank.charged)
 
-    monkeypatch.setattr(Ends, "pay", lambda self, charged: None)
+    monkeypatch.setattr(BlockEnds, "pay", lambda self, charged: None)
     monkeypatch.setattr(sd.Engine, "_apply", after)
     machine = engine()
     with pytest.raises(sd.BudgetExceeded, match="a draw that is not paid for"):
@@ -145,13 +145,13 @@ def test_a_draw_before_the_charge_is_refused(drawn: Drawn, monkeypatch: pytest.M
 
 def test_a_block_is_not_drawn_from_twice(drawn: Drawn, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant: what was taken is taken again."""
-    take = Ends.take
+    take = BlockEnds.take
 
-    def again(self: Ends, at: Ints) -> object:
+    def again(self: BlockEnds, at: Ints) -> object:
         take(self, at)
         return take(self, at)
 
-    monkeypatch.setattr(Ends, "take", again)
+    monkeypatch.setattr(BlockEnds, "take", again)
     with pytest.raises(sd.BudgetExceeded, match="each block drawn once"):
         slots(engine(), 1)
     assert drawn == []

@@ -14,7 +14,7 @@ from streamdp.service.charges_by_others import ChargesByOthers
 from streamdp.service.protocol import Cut, PartitionWork
 from streamdp.service.settings import Pace
 from streamdp.service.spec import StreamSpec
-from streamdp.service.taking import Opening
+from streamdp.service.taking import Decision
 from streamdp.wire.state import Recorded, record
 
 
@@ -37,14 +37,14 @@ def redraw() -> None:
 
     def forgetful(
         spec: StreamSpec, partition: Partition, taken: Taken, **others: ChargesByOthers
-    ) -> Opening:
-        opening = opened(spec, partition, taken, **others)
+    ) -> Decision:
+        decision = opened(spec, partition, taken, **others)
         releases = {
-            identity: _drawn_anew(spec, release) if opening.waits(release) else release
-            for identity, release in opening.saved.releases.items()
+            identity: _drawn_anew(spec, release) if decision.waits(release) else release
+            for identity, release in decision.saved.releases.items()
         }
-        now = replace(opening.saved.now, releases=releases)
-        return replace(opening, saved=replace(opening.saved, now=now))
+        now = replace(decision.saved.now, releases=releases)
+        return replace(decision, saved=replace(decision.saved, now=now))
 
     protocol.open_partition = forgetful  # type: ignore[assignment,attr-defined]
 

@@ -14,7 +14,7 @@ from streamdp.assembly.persons import Cap
 from streamdp.assembly.recipes import Rewards
 from streamdp.assembly.rules import Combine, Rules
 from streamdp.core.errors import TransportLost
-from streamdp.ports import Headers, Key, Partition, StreamTopics, Value, Written
+from streamdp.ports import Headers, Key, OutputRecord, Partition, StreamTopics, Value
 from streamdp.service.assembling.partition import PartitionAssembly
 from streamdp.service.assembly_spec import AssemblySpec
 from streamdp.service.settings import Start
@@ -80,7 +80,7 @@ async def _send(technology: KafkaTechnology, topics: StreamTopics, random_: rand
 
 async def _assemble(
     technology: KafkaTechnology, spec: AssemblySpec, *, until: asyncio.Task[None]
-) -> list[Written]:
+) -> list[OutputRecord]:
     """Work until everything that was sent has left; what is lost is taken again."""
     worker = RoomWorker(technology.transport(worker="test"), Heard())
     transport = worker.transport

@@ -270,9 +270,9 @@ def test_is_the_same_carried_however_rows_were_read(made: Callable[..., Any]) ->
         told = []
         for state in (store.state, entries):
             taken = replace(store.taken(), state=state)
-            opening = open_partition(second, HOME, taken, by_others=ALONE)
-            assert opening.carries
-            heritage = heritage_at(second, HOME, opening)
+            decision = open_partition(second, HOME, taken, by_others=ALONE)
+            assert decision.carries
+            heritage = heritage_at(second, HOME, decision)
             carried = dict(heritage.carried)
             places = {key: heritage.let_go(key) for key in carried}
             told.append((carried, places, sorted(heritage.gone), heritage.holds))

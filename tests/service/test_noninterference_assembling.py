@@ -25,11 +25,11 @@ from streamdp.service.assembling.partition import Contents, PartitionAssembly
 from streamdp.service.assembling.worker import AssemblyWorker
 from streamdp.service.charges_by_others import alone
 from streamdp.service.loop import Service
-from streamdp.service.metrics import Facts, ProcessMetrics
+from streamdp.service.metrics import ProcessMetrics, ServiceFacts
 from streamdp.service.view import Steps, View, status_of
 from streamdp.testing.memory import MemoryTransport
 from streamdp.wire.state import Checkpoint, LastRecord, encode_checkpoint
-from streamdp_adapters.registry.fields import Field
+from streamdp_adapters.registry.fields import RecordField
 from streamdp_adapters.registry.formats import JSON_SCHEMA, Reading
 from streamdp_adapters.registry.schemas import Schema, prefix
 from tests.support.assembling_group import SETTINGS, Group
@@ -129,7 +129,7 @@ class Life:
         self.group.now += QUIET
         await self._until(lambda: self._kept(view) == 0)
         status = status_of(view, steps, now=hand.seconds)
-        facts = Facts([ABOUT], status, assemblies={SPEC.name: SPEC.epoch})
+        facts = ServiceFacts([ABOUT], status, assemblies={SPEC.name: SPEC.epoch})
         page = MetricsPage(
             ProcessMetrics(lambda: facts, most_series=5000).families, application=ABOUT.topics.app
         ).render()
@@ -234,7 +234,7 @@ BY_REGISTRY: dict[str, list[tuple[int, Value]]] = {
 
 def lived_by_registry(name: str) -> tuple[dict[str, object], list[Value]]:
     options = {"registry": "http://nowhere", "subject": "outcomes-value"}
-    reading = JSON_SCHEMA.reading(Field("truth", "number"), options)
+    reading = JSON_SCHEMA.reading(RecordField("truth", "number"), options)
     reading.registry.fetched.schemas = (Schema(1, "JSON", "{}"),)
     group = Group(spec=replace(SPEC_, outcomes=reading), partitions=1)
     life = Life(BY_REGISTRY[name], group=group)

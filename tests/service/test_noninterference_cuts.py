@@ -22,7 +22,7 @@ from streamdp.service.settings import Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.testing.judge import judge
 from streamdp.wire.published import Lines
-from streamdp.wire.recording import Written, record_all
+from streamdp.wire.recording import ReadyReleases, record_all
 from tests.support.protocol_model import Store, evidence, finish, fold, restore
 from tests.support.streams import ACTIONS, events, feedback_spec, shown, spec
 
@@ -91,7 +91,7 @@ def test_is_a_line_that_counts_commits_found(monkeypatch: pytest.MonkeyPatch) ->
 
     def by_commit(
         releases: Releases, *, lines: Lines, ordinal: int, input_id: str | None
-    ) -> Written:
+    ) -> ReadyReleases:
         assert input_id is None
         nonlocal commits
         commits += 1

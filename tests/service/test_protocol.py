@@ -351,8 +351,10 @@ def test_does_a_partition_that_is_added_begin_at_its_first_record(
 ) -> None:
     """`latest` is said of the stream: what comes to a new partition comes after its beginning."""
     taken = Taken({}, 5, 60, None, None, 4, others)
-    opening = open_partition(spec(start=Start.LATEST), Partition("home", 3), taken, by_others=ALONE)
-    assert opening.position == position
+    decision = open_partition(
+        spec(start=Start.LATEST), Partition("home", 3), taken, by_others=ALONE
+    )
+    assert decision.position == position
 
 
 @pytest.mark.parametrize(("start", "position"), [(Start.EARLIEST, 5), (Start.LATEST, 60)])
@@ -404,8 +406,8 @@ def test_a_state_that_is_lost_after_an_epoch_began_is_passed_behind_its_mark() -
     settle(store, restore(store, replace(spec(), epoch=2)))
     assert isinstance(decode_ledger(store.ledger[-1].value), EpochMark)
     lost = replace(store.taken(), state={}, group_offset=None)
-    opening = open_partition(replace(spec(), epoch=3), HOME, lost, by_others=ALONE)
-    assert opening.position == store.end
+    decision = open_partition(replace(spec(), epoch=3), HOME, lost, by_others=ALONE)
+    assert decision.position == store.end
 
 
 def test_is_a_lost_state_passed_only_by_a_new_epoch_behind_everything() -> None:

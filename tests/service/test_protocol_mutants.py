@@ -22,7 +22,7 @@ from streamdp.service.batches import DecodedRecords
 from streamdp.service.protocol import Cut, PartitionWork
 from streamdp.service.saved_entries import SavedEntries
 from streamdp.service.settings import Pace
-from streamdp.service.taking import Opening
+from streamdp.service.taking import Decision
 from streamdp.wire.state import encode_checkpoint
 from tests.support.protocol_model import Story
 from tests.support.streams import spec
@@ -129,7 +129,7 @@ def published_again(patch: Patch) -> None:
     (Harmless to privacy, as the bytes are the same; but a ledger must have each line once.)
     """
     patch.setattr(SavedEntries, "settle", lambda self: None)
-    patch.setattr(Opening, "waits", lambda self, recorded: True)
+    patch.setattr(Decision, "waits", lambda self, recorded: True)
 
 
 def never_published(patch: Patch) -> None:

@@ -33,8 +33,8 @@ from streamdp.testing.memory_log import MemoryLog
 from streamdp.wire.formats import configure
 from streamdp.wire.lines import Charge
 from streamdp.wire.published import decode_ledger
-from streamdp.wire.renewals import Source
-from streamdp_adapters.registry.fields import Field
+from streamdp.wire.renewals import RenewalSource
+from streamdp_adapters.registry.fields import RecordField
 from streamdp_adapters.registry.formats import AVRO, JSON_SCHEMA, Reading, SchemaFormat
 from streamdp_adapters.registry.schemas import Schema, held, prefix
 from tests.support.assembly_model import READS_REQUESTS, Logs, encode
@@ -69,7 +69,7 @@ def avro_format(url: str = "http://nowhere", **more: object) -> SchemaFormat:
     return made
 
 
-def sources(stream: StreamSpec) -> list[Source]:
+def sources(stream: StreamSpec) -> list[RenewalSource]:
     """What asks the registry of a stream."""
     assert stream.format.source is not None
     return [stream.format.source]
@@ -332,7 +332,7 @@ def test_outcomes_in_avro_come_to_what_they_come_to_in_json() -> None:
     unknown = list(rewards([of for of in numbers if of[0] % 2], number=9))
     both = sorted([*rewards(numbers, number=1), *unknown], key=lambda record: record[0])
     options = {"registry": "http://nowhere", "subject": "outcomes-value"}
-    reading = AVRO.reading(Field("reward", "number"), options)
+    reading = AVRO.reading(RecordField("reward", "number"), options)
     reading.registry.fetched.schemas = (Schema(1, "AVRO", json.dumps(REWARD)),)
 
     def events(logs: Logs, **more: Any) -> list[Value]:
@@ -357,7 +357,7 @@ def test_an_assembly_s_schemas_hold_from_where_they_were_fetched_and_are_saved()
 
     def process(*known: int) -> AssemblySpec:
         """A process to which the registry has said these ids."""
-        fields = Field("predictions", "numbers by name"), Field("truth", "number")
+        fields = RecordField("predictions", "numbers by name"), RecordField("truth", "number")
         readings = [
             JSON_SCHEMA.reading(field, {"registry": "http://x", "subject": field.name})
             for field in fields

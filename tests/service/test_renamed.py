@@ -29,7 +29,7 @@ from streamdp.service.config import Configuration
 from streamdp.service.ledgers import Ledgers
 from streamdp.service.protocol import Cut, PartitionWork, Restoring
 from streamdp.service.settings import Pace
-from streamdp.service.taking import Opening
+from streamdp.service.taking import Decision
 from streamdp.service.view import Reason
 from streamdp_adapters.sqlite.tools import SqliteAdministrator
 from tests.support.calling import Streamdp
@@ -248,7 +248,7 @@ def test_is_an_epoch_that_publishes_it_all_the_same_found(
         unreadable(patch)
         assert lived(configured(tmp_path, "two"), 0) is None
     path = configured(tmp_path, "one", epoch=2)
-    monkeypatch.setattr(Opening, "waiting", lambda self: [])
+    monkeypatch.setattr(Decision, "waiting", lambda self: [])
     assert lived(path, 60) is None
     assert verified(streamdp, path)[:2] == (1, "1")
 

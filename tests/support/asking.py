@@ -22,7 +22,7 @@ from streamdp.serve.knowledge import Bounds, Knowledge
 from streamdp.serve.listener import Limits, bound, server_of
 from streamdp.serve.metrics import MetricsPage
 from streamdp.serve.traffic import Traffic
-from streamdp.service.metrics import Facts, ProcessMetrics
+from streamdp.service.metrics import ProcessMetrics, ServiceFacts
 from streamdp.service.operations import LatestStatus, Operations
 from streamdp.testing.free_ports import free_ports
 from tests.support.publishing import Reader, Topic
@@ -108,7 +108,7 @@ class Process:
     """The operations listener's application over snapshots."""
 
     def __init__(self, latest: LatestStatus, about: About, *, token: bytes | None = None) -> None:
-        facts = Facts([about], None)
+        facts = ServiceFacts([about], None)
         families = ProcessMetrics(
             lambda: replace(facts, process=latest.process), most_series=5000
         ).families

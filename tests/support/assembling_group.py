@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from fractions import Fraction
 
-from streamdp.ports import Written, no_fault
+from streamdp.ports import OutputRecord, no_fault
 from streamdp.service.assembly_spec import AssemblySpec
 from streamdp.service.charges_by_others import alone
 from streamdp.service.loop import Service
@@ -54,7 +54,7 @@ class Group:
         )  # fmt: skip
         return service, view
 
-    def events(self, number: int) -> list[Written]:
+    def events(self, number: int) -> list[OutputRecord]:
         """What lies in a partition of the output."""
         part = self.log.input(TOPICS.output, number)
         headers = [list(pairs) for pairs in part.headers]

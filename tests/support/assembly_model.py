@@ -20,7 +20,7 @@ from streamdp.assembly.join import Join, Positions
 from streamdp.assembly.persons import Cap, Persons
 from streamdp.assembly.recipes import AssemblyRecipe, Errors, Rewards
 from streamdp.assembly.rules import Combine, Rules
-from streamdp.ports import Headers, Key, Value, Written
+from streamdp.ports import Headers, Key, OutputRecord, Value
 
 WINDOW, GRACE = 1000, 100
 SECRET = b"a secret of the tests"
@@ -74,13 +74,13 @@ def _gain(recipe: AssemblyRecipe, content: Value, outcome: Value) -> float | Non
 
 def expected_events(
     logs: Logs, rules: Rules, cap: Cap | None = None, *, recipe: AssemblyRecipe | None = None
-) -> list[Written]:
+) -> list[OutputRecord]:
     """Every request's event, in order."""
     recipe = recipe or Rewards()
     slots: Counter[Key] = Counter()
     days: Counter[Key] = Counter()
     persons: Counter[tuple[Key, int, bytes]] = Counter()
-    events: list[Written] = []
+    events: list[OutputRecord] = []
     for at, (time, key, headers, _) in enumerate(logs.requests):
         counts = True
         if cap is not None:
@@ -168,7 +168,7 @@ class Story:
     crashes: float = 0.1
     most: int = 7
     begin: int = 0  # the clock
-    events: list[Written] = field(default_factory=list)
+    events: list[OutputRecord] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     crashed: int = 0
     there: int = 0  # how many outcomes have been written by now

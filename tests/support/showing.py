@@ -109,12 +109,12 @@ class Facts:
 
     def families(self, *, most_series: int = 5000) -> Iterator[Metric]:
         """Those of the process that learns, and those of the process that serves beyond them."""
-        mine = learning.Facts(self.about, self.process, self.assemblies, self.expires_at)
+        mine = learning.ServiceFacts(self.about, self.process, self.assemblies, self.expires_at)
         names = set()
         for family in learning.ProcessMetrics(lambda: mine, most_series=most_series).families():
             names.add(family.name)
             yield family
-        theirs = published.Facts(
+        theirs = published.PublishedFacts(
             self.about, self.shown, self.conditions, self.traffic, self.assemblies, self.expires_at
         )
         yield from (one for one in published.published(theirs) if one.name not in names)

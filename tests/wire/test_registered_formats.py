@@ -24,7 +24,7 @@ from streamdp.testing.formats import check_format
 from streamdp.wire.feedback import Feedback
 from streamdp.wire.formats import configure, factory_of
 from streamdp.wire.renewals import MOST_RENEWAL_BYTES, Renewal
-from streamdp_adapters.registry.fields import Field
+from streamdp_adapters.registry.fields import RecordField
 from streamdp_adapters.registry.formats import (
     SchemaFactory,
     SchemaFormat,
@@ -350,7 +350,7 @@ def test_protobuf_text_that_is_not_utf8_is_null(field: str) -> None:
     }[field]
     factory = factory_of("protobuf")
     assert isinstance(factory, SchemaFactory)
-    reading = factory.reading(Field(field, content), SOURCE)  # type: ignore[arg-type]
+    reading = factory.reading(RecordField(field, content), SOURCE)  # type: ignore[arg-type]
     reading = reading.resumed([holds(text, "PROTOBUF")])
 
     def told(*parts: bytes) -> bytes | None:
@@ -456,7 +456,7 @@ def test_contents_of_requests_and_outcomes_become_their_json(case: str, name: st
     text = {"avro": text, "protobuf": PROTOS[case], "json_schema": "{}"}[name]
     factory = factory_of(name)
     assert isinstance(factory, SchemaFactory)
-    reading = factory.reading(Field(field, content), SOURCE)  # type: ignore[arg-type]
+    reading = factory.reading(RecordField(field, content), SOURCE)  # type: ignore[arg-type]
     reading = reading.resumed([holds(text, KINDS[name], since=3)])
     value = reading.write(said)
     assert reading.explain(value) is None

@@ -21,7 +21,7 @@ from streamdp.wire import state
 from streamdp.wire.entries import Entries, release_entry
 from streamdp.wire.published import Lines
 from streamdp.wire.recorded import HEAD, SIZE
-from streamdp.wire.recording import Written, record_all
+from streamdp.wire.recording import ReadyReleases, record_all
 from streamdp.wire.rereading import Rereading
 from streamdp.wire.state import Checkpoint, read_state
 from tests.golden_wire import (
@@ -171,10 +171,10 @@ def test_many_at_once_are_the_same_bytes(
     )
 
 
-def plainly_written(drawn: Iterable[Release], lines: Lines, first: int) -> Written:
+def plainly_written(drawn: Iterable[Release], lines: Lines, first: int) -> ReadyReleases:
     """The same by the plain encoder."""
     plain = [state.record(of, lines=lines, ordinal=at) for at, of in enumerate(drawn, first)]
-    return Written(
+    return ReadyReleases(
         [of.release.key for of in plain],
         [release_entry(of.release.identity) for of in plain],
         list(map(state.encode_recorded, plain)),
@@ -212,7 +212,7 @@ def test_many_of_a_feedback_stream_are_the_same_bytes(
     assert record_all(releases, lines=lines, ordinal=first) == plainly_written(
         releases, lines, first
     )
-    assert record_all(POLICIES, lines=lines, ordinal=first) == Written()
+    assert record_all(POLICIES, lines=lines, ordinal=first) == ReadyReleases()
 
 
 def test_names_like_the_templates_marks_are_refused() -> None:

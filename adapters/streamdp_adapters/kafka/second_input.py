@@ -39,7 +39,7 @@ from streamdp_adapters.kafka.settings import KafkaSettings
 _WAIT_MS = 20  # transaction markers move the position without a record that would end a wait
 
 
-class Ends:
+class InputEnds:
     """Where inputs end, and where they reach a time; records of open transactions included."""
 
     def __init__(self, settings: KafkaSettings) -> None:
@@ -100,7 +100,12 @@ class SecondInput:
     """One partition of a stream's second input."""
 
     def __init__(
-        self, topics: StreamTopics, partition: Partition, *, settings: KafkaSettings, ends: Ends
+        self,
+        topics: StreamTopics,
+        partition: Partition,
+        *,
+        settings: KafkaSettings,
+        ends: InputEnds,
     ) -> None:
         self._topics = replace(topics, input=topics.second_input, headers=True)
         self._partition = partition

@@ -47,7 +47,7 @@ from streamdp_adapters.kafka import client_errors, reading
 from streamdp_adapters.kafka.identity import TopicWatch
 from streamdp_adapters.kafka.membership import Fetched, Membership
 from streamdp_adapters.kafka.owner import PartitionOwner
-from streamdp_adapters.kafka.second_input import Ends, SecondInput
+from streamdp_adapters.kafka.second_input import InputEnds, SecondInput
 from streamdp_adapters.kafka.sending import KEY_ROOM, RECORD_ROOM
 from streamdp_adapters.kafka.settings import KafkaSettings
 from streamdp_adapters.kafka.topics import BatchLimits, examine
@@ -78,7 +78,7 @@ class KafkaTransport:
         self._limits: dict[str, BatchLimits] = {}
         self._memberships: dict[str, Membership] = {}
         self._owners: dict[Partition, PartitionOwner] = {}
-        self._ends = Ends(settings)
+        self._ends = InputEnds(settings)
         self._second_input: dict[Partition, SecondInput] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         self._listener: Listener | None = None

@@ -20,7 +20,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from streamdp.core.errors import InvalidConfig, TransportLost
-from streamdp.wire.renewals import Log
+from streamdp.wire.renewals import NoticeLog
 from streamdp_adapters.registry.schemas import MOST_SCHEMAS, Registry, Schema
 
 _SECONDS = 10.0  # for one question
@@ -84,7 +84,7 @@ class Subject:
         """The schemas that were fetched, and why records of one cannot be read."""
         return {of.id: self._fault(of) for of in self._registry.fetched.schemas or ()}
 
-    async def turn(self, log: Log, /) -> None:
+    async def turn(self, log: NoticeLog, /) -> None:
         """Fetch once, and log what changes."""
         fetched = self._registry.fetched
         try:
@@ -100,7 +100,7 @@ class Subject:
         self._tell(schemas, log)
         fetched.schemas = schemas
 
-    def _tell(self, schemas: Sequence[Schema], log: Log) -> None:
+    def _tell(self, schemas: Sequence[Schema], log: NoticeLog) -> None:
         """Log the new ones, those that no record can be read by, and ids that changed."""
         new = [schema for schema in schemas if schema.id not in self._known]
         log.info("schemas_fetched", subject=self.subject, ids=sorted({schema.id for schema in new}))

@@ -20,13 +20,13 @@ import fastavro
 from fastavro.schema import parse_schema
 
 from streamdp.core.errors import InvalidConfig
-from streamdp_adapters.registry.fields import Field, Plain, Reader, UnreadableSchema, varint
+from streamdp_adapters.registry.fields import Plain, Reader, RecordField, UnreadableSchema, varint
 
 _WIDTHS = {"float": 4, "double": 8}
 _DEEPEST = 64  # types within types, far below any stack's depth
 
 
-def reader_of(text: str, field: Field) -> Reader:
+def reader_of(text: str, field: RecordField) -> Reader:
     """The reader of a schema's records; raises `UnreadableSchema`."""
     try:
         schema = _without_logical_types(json.loads(text))
@@ -67,7 +67,7 @@ def reader_of(text: str, field: Field) -> Reader:
     return Reader(read, write, _plain(field, numbers) if place == 0 else None)
 
 
-def _plain(field: Field, numbers: str) -> Plain | None:
+def _plain(field: RecordField, numbers: str) -> Plain | None:
     each = _WIDTHS.get(numbers, 0)
     if field.content == "number":
         return Plain(b"", each, each, b"", ends=False)
@@ -76,7 +76,7 @@ def _plain(field: Field, numbers: str) -> Plain | None:
     return None
 
 
-def _fitting(kind: Any, field: Field) -> str:
+def _fitting(kind: Any, field: RecordField) -> str:
     """The type of the field's numbers or texts; raises if it is not what is wanted."""
     inner = kind
     for layer in _LAYERS[field.content]:
@@ -101,7 +101,7 @@ _LAYERS: dict[str, tuple[str, ...]] = {
 }
 
 
-def _unfit(field: Field) -> UnreadableSchema:
+def _unfit(field: RecordField) -> UnreadableSchema:
     single = "string" if field.content.startswith("text") else "float or double"
     wanted = "".join(f"{layer} of " for layer in _LAYERS[field.content]) + single
     return UnreadableSchema(f"{field.name} is not {wanted}")

@@ -9,7 +9,7 @@ from streamdp.wire.formats import Holds
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class RecordField:
     """A field of a record."""
 
     name: str

@@ -46,7 +46,7 @@ from streamdp.wire.json_format import (
 from streamdp.wire.nesting import SHORT, too_deep
 from streamdp.wire.renewals import Renewal
 from streamdp_adapters.registry.asking import Subject
-from streamdp_adapters.registry.fields import Field, Reader, UnreadableSchema
+from streamdp_adapters.registry.fields import Reader, RecordField, UnreadableSchema
 from streamdp_adapters.registry.schemas import (
     MOST_SCHEMAS,
     PREFIX,
@@ -70,7 +70,7 @@ class Reading:
 
     kind: SchemaKind
     registry: Registry
-    field: Field
+    field: RecordField
     actions: tuple[str, ...] = ()  # whose numbers are looked up by name
     renewals: tuple[Renewal, ...] = ()  # the schemas that hold
     seen: tuple[Schema, ...] | None = None  # of what was fetched, what is held already
@@ -297,7 +297,7 @@ def _reader(kind: str, text: str, reading: Reading) -> Reader:
 
 
 @lru_cache(maxsize=1024)  # each partition has the same ones
-def _compiled(kind: SchemaKind, text: str, field: Field, actions: tuple[str, ...]) -> Reader:
+def _compiled(kind: SchemaKind, text: str, field: RecordField, actions: tuple[str, ...]) -> Reader:
     if kind == "AVRO":
         from streamdp_adapters.registry import avro
 
@@ -320,7 +320,7 @@ _JSON_TYPES: dict[str, Any] = {
 
 
 @lru_cache
-def _json_rows(field: Field, actions: tuple[str, ...]) -> JsonRows | None:
+def _json_rows(field: RecordField, actions: tuple[str, ...]) -> JsonRows | None:
     """Reads a field of numbers for each action, or of one; None for another content."""
     if field.content == "number":
         return number_rows(field.name)
@@ -329,7 +329,7 @@ def _json_rows(field: Field, actions: tuple[str, ...]) -> JsonRows | None:
     return mapping_rows(actions) if field.content == "numbers by name" and actions else None
 
 
-def _json_reader(field: Field, actions: tuple[str, ...]) -> Reader:
+def _json_reader(field: RecordField, actions: tuple[str, ...]) -> Reader:
     """JSON, as without a registry: of the schema only the id counts."""
     rows, event = _json_rows(field, actions), event_reader(field.name, _JSON_TYPES[field.content])
     decode: Callable[[bytes], object] = (lambda text: event(text).of) if rows is None else rows.row
@@ -438,21 +438,23 @@ class SchemaFactory:
                     expected="played = header, or json with padding = fixed",
                     got=f"{_NAMES[self.kind]} with played = {feedback.played}",
                 )
-            reading = self.reading(Field(feedback.content, "number"), options)
+            reading = self.reading(RecordField(feedback.content, "number"), options)
             return SchemaFormat(actions=names, reading=reading, feedback=feedback)
         layout = options.get("layout", "list")
         checked_option(layout, where="format.layout", allowed=("list", "mapping"))
-        content = Field("losses", "numbers" if layout == "list" else "numbers by name", len(names))
+        content = RecordField(
+            "losses", "numbers" if layout == "list" else "numbers by name", len(names)
+        )
         reading = self.reading(content, options, actions=names)
         return SchemaFormat(actions=names, reading=reading, layout=layout)  # type: ignore[arg-type]
 
     def contents(self, *, field: str, holds: Holds, options: Mapping[str, object]) -> Reading:
         """What reads a field of requests or outcomes."""
         checked_names(options, where="format", known=SOURCE)
-        return self.reading(Field(field, holds), options)
+        return self.reading(RecordField(field, holds), options)
 
     def reading(
-        self, field: Field, options: Mapping[str, object], *, actions: tuple[str, ...] = ()
+        self, field: RecordField, options: Mapping[str, object], *, actions: tuple[str, ...] = ()
     ) -> Reading:
         """What reads a field, from a table's options; refuses an extra that is not installed."""
         package = _PACKAGES.get(self.kind)

@@ -20,7 +20,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from streamdp.core.errors import InvalidConfig
-from streamdp_adapters.registry.fields import Field, Plain, Reader, UnreadableSchema, varint
+from streamdp_adapters.registry.fields import Plain, Reader, RecordField, UnreadableSchema, varint
 
 _WIDTHS = {"float": 4, "double": 8}
 _DEEPEST = 32  # places that name a message type
@@ -49,7 +49,7 @@ class _Declared:
     label: str  # repeated, map, explicit (its absence is seen) or implicit
 
 
-def reader_of(text: str, wanted: Field) -> Reader:
+def reader_of(text: str, wanted: RecordField) -> Reader:
     """The reader of a schema's records; raises `UnreadableSchema`."""
     try:
         types = list(_all_of(_parsed(text)))
@@ -92,7 +92,7 @@ def reader_of(text: str, wanted: Field) -> Reader:
     return Reader(read, write, _plain(readable[(0,)][1], wanted) if (0,) in readable else None)
 
 
-def _content(message: Any, wanted: Field, declared: _Declared) -> object:
+def _content(message: Any, wanted: RecordField, declared: _Declared) -> object:
     match wanted.content:
         case "numbers" | "texts":
             return list(message.of)
@@ -104,7 +104,7 @@ def _content(message: Any, wanted: Field, declared: _Declared) -> object:
             return message.of if message.HasField("of") else None
 
 
-def _plain(declared: _Declared, wanted: Field) -> Plain | None:
+def _plain(declared: _Declared, wanted: RecordField) -> Plain | None:
     """Most producers write the first message, and the only block of numbers."""
     each = _WIDTHS.get(declared.type, 0)
     if wanted.content == "number":
@@ -154,7 +154,9 @@ def _zigzag(number: int) -> bytes:
 # -- a class for the one field ---------------------------------------------------------------------
 
 
-def _class_of(message: _Message, wanted: Field, known: list[_Message]) -> tuple[Any, _Declared]:
+def _class_of(
+    message: _Message, wanted: RecordField, known: list[_Message]
+) -> tuple[Any, _Declared]:
     """A message class with the wanted field alone, which is called `of`."""
     declared = message.fields.get(wanted.name)
     if declared is None:
@@ -204,7 +206,7 @@ def _class_of(message: _Message, wanted: Field, known: list[_Message]) -> tuple[
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("Event")), declared
 
 
-def _scalar(name: str, wanted: Field) -> Any:
+def _scalar(name: str, wanted: RecordField) -> Any:
     kinds = {"float": _FileField.TYPE_FLOAT, "double": _FileField.TYPE_DOUBLE}
     if wanted.content.startswith("text"):
         kinds = {"string": _FileField.TYPE_STRING}
@@ -213,7 +215,7 @@ def _scalar(name: str, wanted: Field) -> Any:
     return kinds[name]
 
 
-def _wrapper(name: str, wanted: Field, known: list[_Message]) -> int:
+def _wrapper(name: str, wanted: RecordField, known: list[_Message]) -> int:
     """The number of the only field, repeated strings, of the message that holds a map's list."""
     found = [message for message in known if message.name == name.rpartition(".")[2]]
     fields = list(found[0].fields.values()) if len(found) == 1 else []
@@ -222,7 +224,7 @@ def _wrapper(name: str, wanted: Field, known: list[_Message]) -> int:
     return fields[0].number
 
 
-def _unfit(wanted: Field) -> UnreadableSchema:
+def _unfit(wanted: RecordField) -> UnreadableSchema:
     expected = {
         "number": "float or double",
         "numbers": "repeated float or double",

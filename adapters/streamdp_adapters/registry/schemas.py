@@ -31,7 +31,7 @@ class Schema:
 
 
 @dataclass(slots=True)
-class Fetched:
+class FetchedSchemas:
     """What a registry answered last; None before its first answer. A timer alone writes it."""
 
     schemas: tuple[Schema, ...] | None = None
@@ -48,7 +48,9 @@ class Registry:
     user: str | None = None
     password_file: Path | None = field(default=None, repr=False)
     ca_file: Path | None = None
-    fetched: Fetched = field(default_factory=Fetched, repr=False, compare=False, kw_only=True)
+    fetched: FetchedSchemas = field(
+        default_factory=FetchedSchemas, repr=False, compare=False, kw_only=True
+    )
 
 
 def prefix(number: int) -> bytes:

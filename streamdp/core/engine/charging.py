@@ -8,8 +8,8 @@
 3. A row that is born begins to pay at the first slot of the block it opens with.
 4. All ends of a batch are checked before anything is written: a batch that is refused changes
    nothing. Several ends of one row follow each other.
-5. Only what was paid for is drawn, and each block once: `Ends.take` hands out what a draw needs,
-   after `pay` and never twice.
+5. Only what was paid for is drawn, and each block once: `BlockEnds.take` hands out what a draw
+   needs, after `pay` and never twice.
 
 Whether a batch is refused follows from slot numbers alone, which are public.
 
@@ -37,7 +37,7 @@ from streamdp.core.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Ends:
+class BlockEnds:
     """Blocks that end in one batch, ordered by row and block."""
 
     rows: Ints
@@ -68,7 +68,7 @@ class Ends:
         )  # fmt: skip
 
 
-def ends_of(planned: Plan, bank: Bank, releases: tuple[BlockRelease, ...]) -> Ends:
+def ends_of(planned: Plan, bank: Bank, releases: tuple[BlockRelease, ...]) -> BlockEnds:
     """The blocks that a plan ends, checked; nothing changes."""
     segments = planned.slots.segments
     closing = np.flatnonzero(segments.closes)
@@ -94,7 +94,7 @@ def ends_of(planned: Plan, bank: Bank, releases: tuple[BlockRelease, ...]) -> En
         raise BudgetExceeded(
             "charge", "a row in two places", expected="its blocks together", got="others between"
         )
-    return Ends(rows, block, start, stop, due, np.zeros(len(rows), dtype=np.bool_))
+    return BlockEnds(rows, block, start, stop, due, np.zeros(len(rows), dtype=np.bool_))
 
 
 @dataclass(frozen=True, slots=True)

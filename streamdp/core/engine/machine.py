@@ -40,7 +40,7 @@ from streamdp.core.engine.arguments import (
     check_randomness,
     warn_of_shape,
 )
-from streamdp.core.engine.charging import Charges, Ends, ends_of
+from streamdp.core.engine.charging import BlockEnds, Charges, ends_of
 from streamdp.core.engine.idleness import Ages, Idleness
 from streamdp.core.engine.plan import Alone, Plan, check_keys, check_order, plan
 from streamdp.core.engine.releasing import Draws, Ended, Fresh, Releasing
@@ -268,7 +268,7 @@ class Engine:
             self.position = int(read.offsets[-1]) + 1
         return waves
 
-    def _apply(self, planned: Plan, ends: Ends, draws: Draws) -> Iterator[Releases]:
+    def _apply(self, planned: Plan, ends: BlockEnds, draws: Draws) -> Iterator[Releases]:
         """Apply a plan whose ends were checked: mark them paid, then draw; yield what was drawn."""
         if len(planned.new):
             yield self._give_birth(planned, draws)

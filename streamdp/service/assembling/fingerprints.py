@@ -11,7 +11,7 @@ from streamdp.ports import PairedTransport, Partition, Records, Taken
 from streamdp.service.assembly_spec import AssemblySpec
 from streamdp.service.input_fingerprint import (
     InputFingerprint,
-    Newest,
+    NewestRecord,
     of_input,
     read_proof,
     way_out,
@@ -43,8 +43,8 @@ class Inputs:
         ):
             if same.span and end < same.span.stop:
                 same.check(Records(partition, same.span.start, (), (), (), same.span.stop))
-        self._newest_request = Newest(checkpoint.last_record if checkpoint else None)
-        self._newest_outcome = Newest(outcome)
+        self._newest_request = NewestRecord(checkpoint.last_record if checkpoint else None)
+        self._newest_outcome = NewestRecord(outcome)
 
     async def prove(self, transport: PairedTransport) -> None:
         """Halt unless the inputs are the same, as far as no topic id says so."""

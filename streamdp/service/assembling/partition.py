@@ -53,12 +53,12 @@ from streamdp.core.errors import StateMismatch, TransportLost
 from streamdp.ports import (
     Commit,
     Key,
+    OutputRecord,
     PairedTransport,
     Partition,
     Records,
     Taken,
     Value,
-    Written,
 )
 from streamdp.service.assembling.fingerprints import Inputs
 from streamdp.service.assembly_spec import LONGEST_KEY, AssemblySpec
@@ -129,8 +129,8 @@ class PartitionAssembly:
         self.partition = partition
         self._spec, self._transport = spec, transport
         self._observe, self._clock = observe, clock
-        opening = open_partition(spec, partition, taken, by_others=by_others)
-        point, saved, goes_on = opening.point, opening.saved, opening.goes_on
+        decision = open_partition(spec, partition, taken, by_others=by_others)
+        point, saved, goes_on = decision.point, decision.saved, decision.goes_on
         assert point.joined, "an assembly's"
         self._point, self._joined = point, point.joined
         self._places = Entries(partition.stream, partition.number)
@@ -257,7 +257,7 @@ class PartitionAssembly:
         await self._commit([], ledger=[(None, encode_assembled(line))])
 
     async def _commit(
-        self, events: Sequence[Written], *, ledger: Sequence[tuple[Key, bytes]] = ()
+        self, events: Sequence[OutputRecord], *, ledger: Sequence[tuple[Key, bytes]] = ()
     ) -> None:
         positions, places, epoch = self._join.positions, self._places, self._spec.epoch
         counts = self._persons.save() if self._persons is not None else {}

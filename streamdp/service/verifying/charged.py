@@ -15,7 +15,7 @@ _NOTHING = Fraction(0)
 
 
 @dataclass(slots=True)
-class Levels:
+class ChargeNumbers:
     """Charges by number; 0 stands for nothing."""
 
     amounts: list[Fraction] = field(default_factory=lambda: [_NOTHING])
@@ -39,14 +39,14 @@ class Levels:
         return np.asarray(amounts[some] > amounts[others], dtype=np.bool_)
 
 
-class Charges:
+class BookedCharges:
     """Charges on records, from offset to offset, by the row of a key.
 
     A row has the charge of its newest block, and those of the blocks before it that were charged
     alike as one run.
     """
 
-    def __init__(self, levels: Levels) -> None:
+    def __init__(self, levels: ChargeNumbers) -> None:
         self._levels = levels
         self._runs: list[TopicCharges] = []
 

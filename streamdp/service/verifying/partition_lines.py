@@ -20,9 +20,9 @@ from streamdp.core.events import After, Key
 from streamdp.core.ledger import TopicCharges
 from streamdp.core.regret import ESTIMATES
 from streamdp.ports import StreamTopics
-from streamdp.service.verifying.charged import Charges, Levels
-from streamdp.service.verifying.shown import Shown
-from streamdp.service.verifying.successions import Newest, Succession
+from streamdp.service.verifying.charged import BookedCharges, ChargeNumbers
+from streamdp.service.verifying.shown import ShownLines
+from streamdp.service.verifying.successions import NewestCharge, Succession
 from streamdp.service.verifying.terms import (
     ENDS,
     LARGEST,
@@ -56,7 +56,7 @@ _ROW = np.dtype(
         ("epoch", "i8"), ("born", "i8"),  # of the newest learner
         ("due", "i8"),  # its next block
         ("start", "i8"), ("stop", "i8"), ("first_offset", "i8"), ("last_offset", "i8"),
-        ("level", "i4"),  # of its newest block: what that was charged, as a place in `Levels`
+        ("level", "i4"),  # of its newest block: its charge, as one of `ChargeNumbers`
         ("run_level", "i4"), ("run_first", "i8"), ("run_last", "i8"),  # blocks before that
         ("said", "i4"),  # the action in force, as lines say; -1 for a policy
         ("table", "i4"),  # of learners that count alike
@@ -78,7 +78,7 @@ class PartitionLines:
         number: int,
         *,
         keys: dict[Key, int],
-        levels: Levels,
+        levels: ChargeNumbers,
         tell: Callable[[int, str], None],
         reached: Reached | None = None,
         configured: Configured | None = None,
@@ -87,8 +87,8 @@ class PartitionLines:
         self._terms = Terms(
             stream, number, levels=levels, tell=tell, reached=reached, configured=configured
         )
-        self.shown = Shown(keys, self._terms, reached)
-        self._charges = Charges(levels)
+        self.shown = ShownLines(keys, self._terms, reached)
+        self._charges = BookedCharges(levels)
         self.ordinal = 0  # of the last line
         self.slots = 0  # in blocks that ended
         self.lines = self.seeded = 0
@@ -331,7 +331,7 @@ class PartitionLines:
         before = None
         if old["opened"]:
             after = After(int(old["epoch"]), int(old["born"]), int(old["due"]))
-            before = Newest(
+            before = NewestCharge(
                 after, int(old["stop"] - old["start"]), self._terms.tables[old["table"]],
                 row=self._keys[key_bytes(line)], said=int(old["said"]), lost=bool(old["lost"]),
             )  # fmt: skip

@@ -46,7 +46,7 @@ class Compared:
     policies: int = 0  # recomputed from the sums, and equal
 
 
-class Shown:
+class ShownLines:
     """The records of one partition's actions topic."""
 
     def __init__(self, keys: dict[Key, int], terms: Terms, reached: Reached | None) -> None:

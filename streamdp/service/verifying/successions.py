@@ -34,7 +34,7 @@ _UNKNOWN = -2
 """In place of an action's new number: it was gone in one epoch, and may be back."""
 
 
-class Newest(NamedTuple):
+class NewestCharge(NamedTuple):
     """The newest learner of a key."""
 
     after: After
@@ -67,7 +67,7 @@ class Succession:
         self.carries = carries
         self._marks = [] if carries is None else [*self._marks, (epoch, carries)]
 
-    def opened(self, line: Charge, before: Newest | None) -> Iterator[str]:
+    def opened(self, line: Charge, before: NewestCharge | None) -> Iterator[str]:
         """Yield the faults of an opening."""
         carried = line.carried
         if not isinstance(carried, CarriedOver):
@@ -93,7 +93,7 @@ class Succession:
             )
         yield from self._matches(line, before)
 
-    def _matches(self, line: Charge, before: Newest) -> Iterator[str]:
+    def _matches(self, line: Charge, before: NewestCharge) -> Iterator[str]:
         """Compare what is carried over with what the key's newest learner knows."""
         carried, method, actions = line.carried_over(), Method.of(line), None
         if method.learner is not None:
@@ -110,14 +110,14 @@ class Succession:
         elif expected.history != carried.history:
             yield "another history carried over than the released sums make"
 
-    def _must_carry(self, line: Charge, before: Newest) -> bool:
+    def _must_carry(self, line: Charge, before: NewestCharge) -> bool:
         """Whether an opening should have carried something over."""
         if self.carries is None and before.after.epoch != line.epoch:
             return False
         return self._expected(line, before, None)[0] is not None
 
     def _expected(
-        self, line: Charge, before: Newest, actions: int | None
+        self, line: Charge, before: NewestCharge, actions: int | None
     ) -> tuple[Known | None, bool]:
         """What an opening is to carry over, and whether lines and marks suffice to say so.
 

@@ -24,7 +24,7 @@ from streamdp.core.regret import ESTIMATES, estimate
 from streamdp.core.releases import Identity, Release
 from streamdp.core.selection import Smallest
 from streamdp.ports import StreamTopics
-from streamdp.service.verifying.charged import Levels
+from streamdp.service.verifying.charged import ChargeNumbers
 from streamdp.wire.lines import ENDS_BLOCK, CarriedOver, Charge, LedgerLine
 from streamdp.wire.published import CARRIED, decode_ledger, named_levels
 from streamdp.wire.retracing import Learners, Method, released_with
@@ -131,7 +131,7 @@ class Terms:
         stream: StreamTopics,
         number: int,
         *,
-        levels: Levels,
+        levels: ChargeNumbers,
         tell: Callable[[int, str], None],
         reached: Reached | None,
         configured: Configured | None,

@@ -54,7 +54,7 @@ from streamdp.core.events import Key
 from streamdp.core.ledger import TopicCharges, topic_total
 from streamdp.ports import LastCommit, Published, StreamTopics
 from streamdp.service.verifying.assembled import AssembledRequests, PersonsClaim
-from streamdp.service.verifying.charged import Levels
+from streamdp.service.verifying.charged import ChargeNumbers
 from streamdp.service.verifying.partition_lines import PartitionLines
 from streamdp.service.verifying.shown import Compared
 from streamdp.service.verifying.terms import Configured, Reached
@@ -113,7 +113,7 @@ class Verification:
         self._outputs = set(assembled)
         self._known: dict[tuple[str, frozenset[str]], Fraction] = {}  # until the next line
         self._keys: defaultdict[tuple[str, int], dict[Key, int]] = defaultdict(dict)
-        self._levels = Levels()
+        self._levels = ChargeNumbers()
         self._parts: dict[_Place, PartitionLines] = {}
         self._reached: dict[_Place, Reached] = {}
         self._input_ids: dict[str, str] = {}  # by ledger
