@@ -40,7 +40,7 @@ from enum import Enum
 from itertools import compress
 from typing import Protocol, Self, TypeVar, runtime_checkable
 
-from streamdp.core.errors import InvalidConfig, StreamdpError
+from streamdp.core.errors import InvalidConfig, StreamdpError, refuse
 
 Key = bytes | None
 Value = bytes | None
@@ -618,7 +618,7 @@ def check_bytes(
         where = f"record {at} of those to send"
         for what, part in zip(("key", "value"), record, strict=True):
             if part is not None and not isinstance(part, bytes):
-                raise _unfit(topic, where, what, "bytes or None", type(part).__name__)
+                refuse(f"topic {topic}: {where}", what, "bytes or None", type(part).__name__)
 
 
 def _check_headers(topic: str, count: int, headers: Sequence[Headers] | None) -> None:
@@ -627,19 +627,15 @@ def _check_headers(topic: str, count: int, headers: Sequence[Headers] | None) ->
         return
     if len(headers) != count:
         what = "not one entry for each record"
-        raise _unfit(topic, "headers to send", what, count, len(headers))
+        refuse(f"topic {topic}: headers to send", what, count, len(headers))
     for at, pairs in enumerate(headers):
         where, what = f"headers of record {at} of those to send", "not a name with its value"
         for name, value in pairs:
             if not isinstance(name, str) or not isinstance(value, bytes | None):
-                raise _unfit(
-                    topic, where, what, "str and bytes or None",
+                refuse(
+                    f"topic {topic}: {where}", what, "str and bytes or None",
                     f"{type(name).__name__} and {type(value).__name__}",
                 )  # fmt: skip
-
-
-def _unfit(topic: str, where: str, what: str, expected: object, got: object) -> InvalidConfig:
-    return InvalidConfig(f"topic {topic}: {where}", what, expected=expected, got=got)
 
 
 class Closes(Protocol):

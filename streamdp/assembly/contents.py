@@ -10,11 +10,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import NoReturn
 
 import msgspec
 
-from streamdp.core.errors import InvalidConfig
+from streamdp.core.errors import refuse
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ class Reward:
         """`{"reward": 1}`."""
         reward = _number(self.reward, "an outcome's reward")
         if not 0.0 <= reward <= 1.0:
-            _refuse("an outcome's reward", "a number from 0 to 1", "a number outside")
+            refuse("an outcome's reward", "not written", "a number from 0 to 1", "a number outside")
         return msgspec.json.encode({"reward": reward})
 
 
@@ -99,35 +98,31 @@ def _by_action(
 ) -> bytes:
     """`{name: {"action": …}}`, each action's part checked."""
     if not isinstance(value, Mapping) or not value:
-        _refuse(where, "something for at least one action, by its name", _kind(value))
+        refuse(where, "not written", "something for at least one action, by its name", _kind(value))
     by_action = {_text(action, where): checked(part, where) for action, part in value.items()}
     return msgspec.json.encode({name: by_action})
 
 
 def _texts(value: object, where: str) -> list[str]:
     if isinstance(value, str) or not isinstance(value, Sequence):
-        _refuse(where, "a list of texts", _kind(value))
+        refuse(where, "not written", "a list of texts", _kind(value))
     return [_text(member, where) for member in value]
 
 
 def _text(value: object, where: str) -> str:
     if not isinstance(value, str):
-        _refuse(where, "a text", _kind(value))
+        refuse(where, "not written", "a text", _kind(value))
     return value
 
 
 def _number(value: object, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, Real):
-        _refuse(where, "a number", _kind(value))
+        refuse(where, "not written", "a number", _kind(value))
     number = float(value)
     if not math.isfinite(number):
-        _refuse(where, "a finite number", "another number")
+        refuse(where, "not written", "a finite number", "another number")
     return number
 
 
 def _kind(value: object) -> str:
     return type(value).__name__
-
-
-def _refuse(where: str, expected: str, got: str) -> NoReturn:
-    raise InvalidConfig(where, "not written", expected=expected, got=got)

@@ -30,7 +30,7 @@ from msgspec import (
 from msgspec.structs import fields
 
 from streamdp.cli._printable import word
-from streamdp.cli.common import refuse
+from streamdp.core.errors import refuse
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

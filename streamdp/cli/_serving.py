@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
-from streamdp.cli.common import refuse
+from streamdp.core.errors import refuse
 
 if TYPE_CHECKING:
     from streamdp.service.config import Configuration

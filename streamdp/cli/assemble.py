@@ -5,7 +5,8 @@ from __future__ import annotations
 import typer
 
 from streamdp.cli._served import served
-from streamdp.cli.common import DEFAULT_CONFIG, Config, SingleBroker, prepared, refuse, seeds
+from streamdp.cli.common import DEFAULT_CONFIG, Config, SingleBroker, prepared, seeds
+from streamdp.core.errors import refuse
 
 
 def register(app: typer.Typer) -> None:

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterat
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from streamdp.cli.exit_codes import ExitCode
-from streamdp.core.errors import InvalidConfig
+from streamdp.core.errors import InvalidConfig, refuse
 
 if TYPE_CHECKING:
     from streamdp.ports import Finding, StreamTopics, Technology
@@ -157,11 +157,6 @@ def complain(error: object) -> None:
     """
     lines = str(error).splitlines()
     sys.stderr.write("".join(f"streamdp: {line}\n" for line in lines))
-
-
-def refuse(where: str, what: str, expected: object, got: object) -> NoReturn:
-    """Raise an error in the project's form."""
-    raise InvalidConfig(where, what, expected=expected, got=got) from None
 
 
 def wait_for(work: Callable[[], Coroutine[Any, Any, T]]) -> T:

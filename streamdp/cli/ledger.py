@@ -23,12 +23,11 @@ from streamdp.cli.common import (
     of_a_person,
     opened,
     print_report,
-    refuse,
     seeds,
     wait_for,
 )
 from streamdp.cli.exit_codes import ExitCode
-from streamdp.core.errors import InvalidConfig, StateMismatch
+from streamdp.core.errors import InvalidConfig, StateMismatch, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -35,9 +35,8 @@ from streamdp.cli.common import (
     opened,
     print_report,
     reaching,
-    refuse,
 )
-from streamdp.core.errors import InvalidConfig
+from streamdp.core.errors import InvalidConfig, refuse
 
 if TYPE_CHECKING:
     from streamdp.ports import Headers, StreamTopics, Technology

@@ -10,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from streamdp.cli.common import DEFAULT_CONFIG, Config, SingleBroker, load, opened, reaching, refuse
+from streamdp.cli.common import DEFAULT_CONFIG, Config, SingleBroker, load, opened, reaching
+from streamdp.core.errors import refuse
 
 
 def register(app: typer.Typer) -> None:

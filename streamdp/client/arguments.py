@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 
 from streamdp.client.answers import Context, Names, Source
-from streamdp.core.errors import InvalidConfig
+from streamdp.core.errors import refuse
 from streamdp.ports import Key
 
 MOST_ID_BYTES = 256
@@ -25,21 +25,21 @@ def checked_key(key: object) -> Key:
     streamdp.core.errors.InvalidConfig: key: not a key; expected bytes or None, got str
     """
     if key is not None and not isinstance(key, bytes):
-        raise _wrong("key", "not a key", expected="bytes or None", got=type(key).__name__)
+        refuse("key", "not a key", "bytes or None", type(key).__name__)
     return key
 
 
 def checked_keys(keys: object) -> list[Key]:
     """The keys of a question about many."""
     if not isinstance(keys, Iterable) or isinstance(keys, bytes):
-        raise _wrong("keys", "no keys", expected="a list of them", got=type(keys).__name__)
+        refuse("keys", "no keys", "a list of them", type(keys).__name__)
     return [checked_key(key) for key in keys]
 
 
 def checked_id(value: object, of: str) -> str:
     """The id of a request or a person."""
     if not isinstance(value, str):
-        raise _wrong(f"{of} id", "no id", expected="text", got=type(value).__name__)
+        refuse(f"{of} id", "no id", "text", type(value).__name__)
     return value
 
 
@@ -48,7 +48,7 @@ def id_bytes(value: object, of: str) -> bytes:
     text = checked_id(value, of).encode()
     if not 1 <= len(text) <= MOST_ID_BYTES:
         expected = f"1 to {MOST_ID_BYTES} bytes of UTF-8"
-        raise _wrong(f"{of} id", "no id", expected=expected, got=len(text))
+        refuse(f"{of} id", "no id", expected, len(text))
     return text
 
 
@@ -66,35 +66,35 @@ def check_fields(context: Context, *known: Names) -> None:
     if declared:
         unknown = sorted(repr(name)[:80] for name in context.keys() - declared)
         expected = f"some of {', '.join(sorted(declared))}"
-        raise _wrong("context", "unknown field", expected=expected, got=", ".join(unknown))
+        refuse("context", "unknown field", expected, ", ".join(unknown))
 
 
 def checked_seconds(name: str, value: object, *, positive: bool = False) -> None:
     """A length of time."""
     expected = "seconds, more than 0" if positive else "seconds, at least 0"
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _wrong(name, "no length of time", expected=expected, got=type(value).__name__)
+        refuse(name, "no length of time", expected, type(value).__name__)
     if not math.isfinite(value) or value < 0 or (positive and value == 0):
-        raise _wrong(name, "no length of time", expected=expected, got=value)
+        refuse(name, "no length of time", expected, value)
 
 
 def checked_count(name: str, value: object) -> None:
     """A limit."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise _wrong(name, "no limit", expected="a whole number, at least 1", got=repr(value))
+        refuse(name, "no limit", "a whole number, at least 1", repr(value))
 
 
 def checked_callback(name: str, value: object) -> None:
     """A function of the program, or none."""
     if value is not None and not callable(value):
-        raise _wrong(name, "cannot be called", expected="a function", got=type(value).__name__)
+        refuse(name, "cannot be called", "a function", type(value).__name__)
 
 
 def checked_fallbacks(given: object) -> Mapping[str, str]:
     """The action of each stream where nothing is known."""
     if not isinstance(given, Mapping):
         expected = "a fallback action for each stream"
-        raise _wrong("fallbacks", "not actions", expected=expected, got=type(given).__name__)
+        refuse("fallbacks", "not actions", expected, type(given).__name__)
     for stream, action in given.items():
         checked_text("fallbacks", stream)
         checked_text(f"fallbacks: stream {stream}", action)
@@ -105,12 +105,12 @@ def checked_sources(given: object) -> list[Source]:
     """The streams to follow."""
     if not isinstance(given, Iterable):
         expected = "a list of `Source`"
-        raise _wrong("sources", "no streams", expected=expected, got=type(given).__name__)
+        refuse("sources", "no streams", expected, type(given).__name__)
     sources = list(given)
     for source in sources:
         if not isinstance(source, Source):
             got = type(source).__name__
-            raise _wrong("sources", "not a stream", expected="`Source(topics, fallback)`", got=got)
+            refuse("sources", "not a stream", "`Source(topics, fallback)`", got)
         checked_text(f"stream {source.stream}: fallback", source.fallback)
     return sources
 
@@ -118,8 +118,4 @@ def checked_sources(given: object) -> list[Source]:
 def checked_text(where: str, value: object) -> None:
     """The name of a stream or an action; an empty one stands for no fallback action."""
     if not isinstance(value, str):
-        raise _wrong(where, "no name", expected="text", got=repr(value))
-
-
-def _wrong(where: str, what: str, *, expected: str, got: object) -> InvalidConfig:
-    return InvalidConfig(where, what, expected=expected, got=got)
+        refuse(where, "no name", "text", repr(value))

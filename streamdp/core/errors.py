@@ -23,7 +23,7 @@ is said in one place, here.
 
 from __future__ import annotations
 
-from typing import overload
+from typing import NoReturn, overload
 
 OTHER_TOPIC = (
     "send its events to a topic with another name, and read that by a stream with another name,"
@@ -157,6 +157,11 @@ def complaint(where: str, what: str, *, expected: object, got: object) -> str:
     'learner.epsilon: not exact; expected a string such as "0.1", got float'
     """
     return f"{where}: {what}; expected {expected}, got {got}"
+
+
+def refuse(where: str, what: str, expected: object, got: object) -> NoReturn:
+    """Raise `InvalidConfig`; an error that is being handled is not its cause."""
+    raise InvalidConfig(where, what, expected=expected, got=got) from None
 
 
 def beyond(partition: str) -> StateMismatch:

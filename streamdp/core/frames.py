@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamdp.core.errors import InvalidConfig
+from streamdp.core.errors import refuse
 
 
 class Frame:
@@ -25,13 +25,13 @@ class Frame:
             self._frame: Any = library.from_native(frame, eager_only=True)
         except TypeError:
             expected = "a frame of pandas or polars, or a table of pyarrow"
-            raise _wrong("frame", "no frame", expected, type(frame).__name__) from None
+            refuse("frame", "no frame", expected, type(frame).__name__)
         has = list(self._frame.columns)
         missing = [repr(name) for name in names if name not in has]
         if missing:
-            raise _wrong("frame", "has no such column", f"some of {has}", ", ".join(missing))
+            refuse("frame", "has no such column", f"some of {has}", ", ".join(missing))
         if len(set(names)) < len(names):
-            raise _wrong("columns", "one is named twice", "each once", list(names))
+            refuse("columns", "one is named twice", "each once", list(names))
 
     def __len__(self) -> int:
         """The number of rows."""
@@ -48,7 +48,7 @@ class Frame:
             elif value is None or value != value:
                 keys.append(None)
             else:
-                raise _wrong(f"column {name!r}", "no keys", "texts or bytes", type(value).__name__)
+                refuse(f"column {name!r}", "no keys", "texts or bytes", type(value).__name__)
         return keys
 
     def texts(self, name: str) -> list[str | None]:
@@ -57,7 +57,7 @@ class Frame:
         texts = [None if value is None or value != value else value for value in values]
         for text in texts:
             if text is not None and not isinstance(text, str):
-                raise _wrong(f"column {name!r}", "no names", "texts", type(text).__name__)
+                refuse(f"column {name!r}", "no names", "texts", type(text).__name__)
         return texts
 
     def values(self, name: str) -> list[object]:
@@ -71,7 +71,7 @@ class Frame:
             column = self._frame[name]
             if not column.dtype.is_numeric():
                 expected, got = "numbers", str(column.dtype)
-                raise _wrong(f"column {name!r}", "no numbers", expected, got)
+                refuse(f"column {name!r}", "no numbers", expected, got)
             columns.append(np.asarray(column.cast(load_narwhals().Float64).to_numpy(), np.float64))
         return np.column_stack(columns) if columns else np.empty((len(self), 0))
 
@@ -82,9 +82,5 @@ def load_narwhals() -> Any:
         import narwhals
     except ImportError:
         expected = 'pip install "streamdp[frames]"'
-        raise _wrong("frames", "are an extra", expected, "no narwhals") from None
+        refuse("frames", "are an extra", expected, "no narwhals")
     return narwhals
-
-
-def _wrong(where: str, what: str, expected: str, got: object) -> InvalidConfig:
-    return InvalidConfig(where, what, expected=expected, got=got)

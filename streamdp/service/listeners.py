@@ -10,7 +10,7 @@ import re
 from ipaddress import ip_address
 
 from streamdp.client.requests import LoopTopics
-from streamdp.core.errors import InvalidConfig
+from streamdp.core.errors import InvalidConfig, refuse
 from streamdp.serve.about import NO_FALLBACK, About
 from streamdp.serve.credentials import Credentials, Files
 from streamdp.service.config import Configuration
@@ -43,20 +43,21 @@ def loop_topics(configuration: Configuration) -> dict[str, LoopTopics]:
             "rank_undurable",
         ):
             if getattr(http, name):
-                raise _wrong_http(
-                    name, "without rank_and_reward", "rank_and_reward = true", "both are off"
-                )
+                refuse(name, "without rank_and_reward", "rank_and_reward = true", "both are off")
         return {}
     if http.token_file is None and http.listen is not None:
         check_loopback(http.listen, where="http.listen: rank_and_reward without token_file")
     if http.publishable_key_file is not None and http.token_file is None:
-        raise _wrong_http(
-            "publishable_key_file", "no token", "token_file too", "a listener open to everybody"
+        refuse(
+            "http.publishable_key_file",
+            "no token",
+            "token_file too",
+            "a listener open to everybody",
         )
     for origin in http.reward_origins:
         if not _ORIGIN.fullmatch(origin):
             expected = "scheme://host, with :port if it is no default, and nothing behind it"
-            raise _wrong_http("reward_origins", "not an origin", expected, repr(origin))
+            refuse("http.reward_origins", "not an origin", expected, repr(origin))
     topics = {
         table.stream: LoopTopics(table.requests, table.outcomes)
         for table in tables.assemblies.values()
@@ -64,19 +65,18 @@ def loop_topics(configuration: Configuration) -> dict[str, LoopTopics]:
     }
     for table in tables.assemblies.values():
         if table.mode == "feedback" and table.outcomes_format.name != "json":
-            raise _wrong_http(
-                "rank_and_reward", "writes JSON outcomes", "outcomes_format = json",
+            refuse(
+                "http.rank_and_reward", "writes JSON outcomes", "outcomes_format = json",
                 table.outcomes_format.name,
             )  # fmt: skip
     if not topics:
-        raise _wrong_http(
-            "rank_and_reward", "nothing to write to", 'an assembly with mode = "feedback"', "none"
+        refuse(
+            "http.rank_and_reward",
+            "nothing to write to",
+            'an assembly with mode = "feedback"',
+            "none",
         )
     return topics
-
-
-def _wrong_http(name: str, what: str, expected: str, got: str) -> InvalidConfig:
-    return InvalidConfig(f"http.{name}", what, expected=expected, got=got)
 
 
 _ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:\d{1,5})?|https?://\[[0-9a-f:]+\](:\d{1,5})?")

@@ -171,7 +171,7 @@ class Restoring:
 
     def finish(self) -> PartitionWork:
         """The partition at its committed position, ready to go on."""
-        decision = self.opening
+        decision = self.decision
         engine = self._rebuilding.finish(position=decision.position, rows=decision.point.rows)
         if decision.new_epoch is None:
             check_alone(self.partition, self._oldest_uncharged(engine), self._by_others)
@@ -229,7 +229,7 @@ class PartitionWork:
 
     def _adopt(self, restored: Restoring) -> None:
         """Sort earlier recorded releases: those still to be published, and those to delete."""
-        decision = restored.opening
+        decision = restored.decision
         saved = decision.saved
         records = sorted(saved.releases.values(), key=attrgetter("ordinal"))
         saved_positions = restored.saved_at([record.release.key for record in records]).tolist()

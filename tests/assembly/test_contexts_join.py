@@ -38,7 +38,7 @@ from streamdp.core.evidence.policy import PARTS
 from streamdp.core.releases import Identity
 from streamdp.ports import Key, StreamTopics, Verdict
 from streamdp.serve.access import Bucket, Gate
-from streamdp.serve.asgi import Refused
+from streamdp.serve.asgi import Rejected
 from streamdp.serve.ranking import AskedOne, AskedRank, Ranking, call_of
 from streamdp.serve.traffic import Traffic
 from streamdp.service.assembly_spec import AssemblySpec
@@ -548,7 +548,7 @@ def test_rank_with_private_contexts_is_for_inside_the_trust_boundary(tmp_path: P
             assert (told.context, durable) == ("", True)
         return await rows(technology, "requests")
 
-    with pytest.raises(Refused, match="contexts of this stream are private"):
+    with pytest.raises(Rejected, match="contexts of this stream are private"):
         asyncio.run(run(False))
     ((_, _, key, headers, value),) = asyncio.run(run(True))
     expected = request_record(R1, choice=drawn({"device": "phone", "age": 44}))

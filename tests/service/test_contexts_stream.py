@@ -34,7 +34,7 @@ from streamdp.core.releases import Identity
 from streamdp.lab.logs import ReadOptions
 from streamdp.lab.logs.shown_topics import topic_log
 from streamdp.ports import Headers, Partition, Published, Records, StreamTopics, Verdict
-from streamdp.serve.asgi import Refused
+from streamdp.serve.asgi import Rejected
 from streamdp.serve.lookups import check_public
 from streamdp.service.config import Configuration
 from streamdp.service.diagnosis import records
@@ -380,7 +380,7 @@ def test_private_contexts_are_not_asked_for_over_http(tmp_path: Path) -> None:
         tmp_path, instead=('epsilon = "1/2"', 'epsilon = "1/2"\nplayed = "value"'), more=padded
     )
     knowledge = cast("Knowledge", SimpleNamespace(about={"clicks": about_of(private, "clicks")}))
-    with pytest.raises(Refused, match="contexts of this stream are private"):
+    with pytest.raises(Rejected, match="contexts of this stream are private"):
         check_public(knowledge, "clicks")
     public = about_of(shop(tmp_path), "clicks")
     check_public(cast("Knowledge", SimpleNamespace(about={"clicks": public})), "clicks")

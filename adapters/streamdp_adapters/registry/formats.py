@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.arrays import Floats, Ints
-from streamdp.core.errors import InvalidConfig, StateMismatch, TransportLost
+from streamdp.core.errors import InvalidConfig, StateMismatch, TransportLost, refuse
 from streamdp.wire.decoded import Decoded, Headers, Setting, Value, checked_option
 from streamdp.wire.feedback import Feedback
 from streamdp.wire.formats import (
@@ -476,7 +476,12 @@ def _registry(options: Mapping[str, object]) -> Registry:
         value = options.get(name)
         needed = name in ("registry", "subject")
         if not (isinstance(value, str) and value) and (needed or value is not None):
-            raise _wrong(name, "missing" if value is None else "not usable", "a text", value)
+            refuse(
+                f"format.{name}",
+                "missing" if value is None else "not usable",
+                "a text",
+                repr(value),
+            )
         texts[name] = value if isinstance(value, str) else None
     url, user = str(texts["registry"]), texts["user"]
     parts = urlsplit(url)
@@ -488,13 +493,13 @@ def _registry(options: Mapping[str, object]) -> Registry:
             got="another text",
         )
     if parts.query or parts.fragment:
-        raise _wrong("registry", "has a query", "an address without one", "one with")
+        refuse("format.registry", "has a query", "an address without one", repr("one with"))
     refresh = options.get("refresh", 10)
     if isinstance(refresh, bool) or not isinstance(refresh, int | float) or not 1 <= refresh <= 1e6:
-        raise _wrong("refresh", "not usable", "seconds, at least 1", refresh)
+        refuse("format.refresh", "not usable", "seconds, at least 1", repr(refresh))
     if (user is None) != (texts["password_file"] is None):
         got = "one of them"
-        raise _wrong("password_file", "goes together with user", "both or neither", got)
+        refuse("format.password_file", "goes together with user", "both or neither", repr(got))
     files = [
         None if texts[n] is None else Path(str(texts[n])) for n in ("password_file", "ca_file")
     ]
@@ -509,7 +514,3 @@ def _reachable(parts: SplitResult) -> bool:
     except ValueError:
         return False
     return parts.scheme in ("http", "https") and bool(parts.hostname) and "@" not in parts.netloc
-
-
-def _wrong(name: str, what: str, expected: str, got: object) -> InvalidConfig:
-    return InvalidConfig(f"format.{name}", what, expected=expected, got=repr(got))

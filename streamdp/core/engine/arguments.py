@@ -7,7 +7,7 @@ from itertools import islice
 from operator import index
 from warnings import warn
 
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import complaint, refuse
 from streamdp.core.evidence.contexts import Contexts, level
 
 _MOST = 2**63 - 1
@@ -19,25 +19,25 @@ def check_randomness(randomness: object) -> None:
     parts = all(hasattr(randomness, part) for part in ("seeded", "tag", "bits"))
     if not parts or isinstance(randomness, type):
         expected = "SystemRandomness(), or SeededRandomness(…) in tests"
-        raise _wrong("randomness", "no source of bits", expected, type(randomness).__name__)
+        refuse("randomness", "no source of bits", expected, type(randomness).__name__)
 
 
 def check_place(stream: object, *, partition: object, epoch: object) -> None:
     """Refuse names and numbers that no ledger line could have."""
     if not isinstance(stream, str) or not stream:
-        raise _wrong("stream", "no name", "text", repr(stream))
+        refuse("stream", "no name", "text", repr(stream))
     for name, number in ("partition", partition), ("epoch", epoch):
         if not isinstance(number, int) or not 0 <= number <= _MOST:
-            raise _wrong(name, "no number", "a whole number, at least 0", repr(number))
+            refuse(name, "no number", "a whole number, at least 0", repr(number))
 
 
 def check_action(action: object, actions: Collection[str] | None = None) -> None:
     """Refuse a name of another type than the names of actions, or that is none of `actions`."""
     if action is not None and not isinstance(action, str):
-        raise _wrong("action", "no name", "text, or None", type(action).__name__)
+        refuse("action", "no name", "text, or None", type(action).__name__)
     if action is not None and actions is not None and action not in actions:
         expected = f"{', '.join(islice(actions, _MOST_NAMED))}{' …' * (len(actions) > _MOST_NAMED)}"
-        raise _wrong("action", "unknown", f"{expected}, or None", "another text")
+        refuse("action", "unknown", f"{expected}, or None", "another text")
 
 
 def cell_of(context: object, contexts: Contexts | None) -> int:
@@ -45,12 +45,12 @@ def cell_of(context: object, contexts: Contexts | None) -> int:
     if contexts is None:
         if context is not None:
             expected = "none; a learner with contexts is one of `Contexts.arms(actions)`"
-            raise _wrong("context", "of a learner without contexts", expected, "a context")
+            refuse("context", "of a learner without contexts", expected, "a context")
         return 0
     if not isinstance(context, Mapping) or not context.keys() <= contexts.declared:
         expected = f"a mapping of {', '.join(contexts.names)}; each may be left out"
         got = "another field" if isinstance(context, Mapping) else type(context).__name__
-        raise _wrong("context", "of other fields", expected, got)
+        refuse("context", "of other fields", expected, got)
     return contexts.cell({name: level(value) for name, value in context.items()})
 
 
@@ -84,9 +84,5 @@ got float
         number = -1
     if not 0 <= number <= _MOST:
         got = type(offset).__name__ if number < 0 else number
-        raise _wrong("offset", "no offset", "a whole number, at least 0", got)
+        refuse("offset", "no offset", "a whole number, at least 0", got)
     return int(number)
-
-
-def _wrong(where: str, what: str, expected: str, got: object) -> InvalidConfig:
-    return InvalidConfig(where, what, expected=expected, got=got)

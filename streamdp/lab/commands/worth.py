@@ -21,7 +21,6 @@ from streamdp.cli.common import (
     load,
     opened,
     print_json,
-    refuse,
     wait_for,
 )
 
