@@ -23,6 +23,7 @@ from streamdp.cli.common import (
     print_json,
     wait_for,
 )
+from streamdp.core.errors import refuse
 
 if TYPE_CHECKING:
     from streamdp.core.arrays import Floats
