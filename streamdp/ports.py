@@ -160,6 +160,20 @@ class EntriesThat(LiveEntries):
 
 
 @dataclass(frozen=True, slots=True)
+class Reach:
+    """How far one partition of a second input reaches, as `Taken` says it of the first."""
+
+    first: int = 0
+    end: int = 0
+    group: int | None = None
+    id: str | None = None
+
+
+NO_INPUT = Reach()
+"""In place of a second input, where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
 class Taken:
     """A partition's durable state at the moment it was taken."""
 
@@ -172,10 +186,7 @@ class Taken:
     remarks: Mapping[int, str] = field(default_factory=dict)  # of all partitions; see `Commit`
     input_id: str | None = None  # tells the input from another topic of its name, if there are ids
     owner: str | None = None  # the worker that took it last, if known
-    second_input_first: int = 0  # the oldest retained record of the second input
-    second_input_end: int = 0  # where its next record will go
-    second_input_offset: int | None = None  # the group's offset in it: evidence, never trusted
-    second_input_id: str | None = None
+    second_input: Reach = NO_INPUT
     later_ledger_line: bytes | None = None  # the newest after the state was read, by a look alone
 
 

@@ -173,12 +173,12 @@ def _assembly_described(
     if not content:
         return facts
     reach: dict[str, Any] = {
-        "first_offset": taken.second_input_first,
-        "end_offset": taken.second_input_end,
+        "first_offset": taken.second_input.first,
+        "end_offset": taken.second_input.end,
     }
     if joined:
         reach |= {"read_again_from": int(joined.outcomes)}
-        reach |= {"headroom": int(joined.outcomes) - taken.second_input_first}
+        reach |= {"headroom": int(joined.outcomes) - taken.second_input.first}
     return labelled({**facts, "outcomes": reach})
 
 

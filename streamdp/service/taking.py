@@ -304,7 +304,7 @@ class _Found:
                 declared=declared,
                 outcomes=f"{outcomes:020d}",
                 newest_outcome=NOTHING_READ if known is UNSET else known.newest_outcome,
-                outcomes_id=taken.second_input_id or (known.outcomes_id if known else None),
+                outcomes_id=taken.second_input.id or (known.outcomes_id if known else None),
                 settings=spec.settings,
             )
         return Checkpoint(
@@ -330,7 +330,7 @@ class _Found:
         if line is None and taken.group_offset is None:
             earliest = number >= _began_with(taken) or self.spec.start is Start.EARLIEST
             first = self._begin(taken.first_offset if earliest else taken.end_offset)
-            outcomes = taken.second_input_first if earliest else taken.second_input_end
+            outcomes = taken.second_input.first if earliest else taken.second_input.end
             return Decision(self._point(at=first, low_water=first, outcomes=outcomes), self.saved)
         self._check_id("input", self.by_others.input_ids.get(number), taken.input_id)
         remark = decode_remark(taken.remarks.get(number, ""))
@@ -363,7 +363,7 @@ class _Found:
         self._check_end(max(known))
         position = self._begin(max(known))
         lines = max(*recorded, *published), max(published)
-        outcomes = max(taken.second_input_first, taken.second_input_offset or 0)
+        outcomes = max(taken.second_input.first, taken.second_input.group or 0)
         point = self._point(at=position, low_water=position, lines=lines, outcomes=outcomes)
         return Decision(point, self.saved, new_epoch=before)
 
@@ -403,7 +403,7 @@ class _Found:
         taken, joined = self.taken, checkpoint.joined
         self._check_id("input", checkpoint.input_id, taken.input_id)
         if joined is not UNSET:
-            self._check_id("outcomes", joined.outcomes_id, taken.second_input_id)
+            self._check_id("outcomes", joined.outcomes_id, taken.second_input.id)
         if taken.partitions < checkpoint.partitions:
             raise self.halt(
                 f"the input has fewer partitions than before; {way_out(self.spec.topics)}",
@@ -495,7 +495,7 @@ class _Found:
                 f"{taken.first_offset} as the oldest",
             )
         self._check_end(checkpoint.next_offset)
-        if joined is not UNSET and taken.second_input_end < int(joined.outcomes):
+        if joined is not UNSET and taken.second_input.end < int(joined.outcomes):
             raise self._cut_back("an end of outcomes where it was", "an earlier one")
 
     def _check_end(self, position: int) -> None:

@@ -24,6 +24,7 @@ from typing import Self
 
 from streamdp.core.errors import InvalidConfig, StateMismatch, TransportLost, beyond
 from streamdp.ports import (
+    NO_INPUT,
     Administrator,
     Commit,
     Finding,
@@ -37,6 +38,7 @@ from streamdp.ports import (
     Producer,
     Publications,
     Published,
+    Reach,
     Reached,
     Records,
     StaticMembership,
@@ -50,7 +52,7 @@ from streamdp.ports import (
     check_paired,
     no_fault,
 )
-from streamdp.testing.memory_log import Attempt, InputPartition, Member, MemoryLog
+from streamdp.testing.memory_log import Attempt, Member, MemoryLog
 
 STEPS = (
     "take: fenced",
@@ -306,9 +308,15 @@ def peek(
         entries.enter(list(state), list(state.values()))
     source = log.input(topics.input, number)
     lines = [record.value for record in log.published(topics.ledger, number, start=0)]
-    second_input = (
-        log.input(topics.second_input, number) if topics.second_input else InputPartition()
-    )
+    reach = NO_INPUT
+    if topics.second_input:
+        second = log.input(topics.second_input, number)
+        reach = Reach(
+            second.first,
+            second.next,
+            group=log.second_input(topics, number),
+            id=log.input_id(topics.second_input),
+        )
     return Taken(
         state=state if entries is None else entries,
         first_offset=source.first,
@@ -318,10 +326,7 @@ def peek(
         partitions=log.partitions(topics.input),
         remarks=log.remarks(topics),
         input_id=log.input_id(topics.input),
-        second_input_first=second_input.first,
-        second_input_end=second_input.next,
-        second_input_offset=log.second_input(topics, number),
-        second_input_id=log.input_id(topics.second_input) if topics.second_input else None,
+        second_input=reach,
     )
 
 

@@ -60,7 +60,7 @@ async def read_second_input(room: Room) -> None:
     await _send(room, second_input, numbered(30, start=100))
     await room.send(numbered(5), partition=0)
     taken = await paired.take(room.at())
-    low, high = taken.second_input_first, taken.second_input_end
+    low, high = taken.second_input.first, taken.second_input.end
     batches = [batch async for batch in paired.read_second_input(room.at(), low, high)]
     every = rows(batches)
     sent = numbered(len(HEADERS)) + numbered(30, start=100)
@@ -107,15 +107,15 @@ async def stop_by_time(room: Room) -> None:
     batches = [
         b
         async for b in paired.read_second_input(
-            at, taken.second_input_first, taken.second_input_end
+            at, taken.second_input.first, taken.second_input.end
         )
     ]
     stamped = [pair for b in batches for pair in zip(b.offsets, b.timestamps, strict=True)]
     falling = [pair for pair in pairwise(stamped) if pair[0][1] > pair[1][1]]
     room.expect("timestamps that fall", expected=[], got=falling)
-    beyond = paired.stop_second_input(at, taken.second_input_end + 5, timestamp=1)
+    beyond = paired.stop_second_input(at, taken.second_input.end + 5, timestamp=1)
     await room.refuses("a start beyond the end", StateMismatch, beyond)
-    for start in (taken.second_input_first, stamped[4][0]):
+    for start in (taken.second_input.first, stamped[4][0]):
         for moment in sorted({stamp + late for _, stamp in stamped for late in (0, 1)}):
             got = await paired.stop_second_input(at, start, timestamp=moment)
             older = [offset for offset, stamp in stamped if stamp < moment and offset >= start]
@@ -273,7 +273,7 @@ async def _expect_durable(
     room.expect("state", expected=fold(commits), got=dict(taken.state))
     last = commits[-1] if commits else None
     positions = (last.next_offset, last.second_input) if last else (None, None)
-    remembered = taken.group_offset, taken.second_input_offset
+    remembered = taken.group_offset, taken.second_input.group
     room.expect("both positions", expected=positions, got=remembered)
     line = last.ledger[-1][1] if last else None
     room.expect("the last ledger line", expected=line, got=taken.last_ledger_line)

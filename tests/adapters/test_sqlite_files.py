@@ -273,7 +273,7 @@ def test_a_second_input_is_trimmed_as_far_as_nobody_needs_it(tmp_path: Path) -> 
             await transport.take(AT)
             await transport.commit(AT, Commit(8, [], low_water=3, second_input=5))
             taken = await transport.take(AT)
-            return taken.first_offset, taken.second_input_first
+            return taken.first_offset, taken.second_input.first
         finally:
             await transport.close()
 

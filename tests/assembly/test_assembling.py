@@ -55,6 +55,7 @@ from tests.support.visits import (
     go_on,
     lived_through,
     saved_point,
+    second_reaches,
     taken_over,
 )
 
@@ -66,9 +67,9 @@ def test_is_one_way_out_said_wherever_requests_or_outcomes_made_again_are_notice
     taken = replace(TAKEN, state=saved_point())
     for change in (
         replace(taken, input_id="requests 2"),
-        replace(taken, second_input_id="outcomes 2"),
+        second_reaches(taken, id="outcomes 2"),
         replace(taken, end_offset=6),
-        replace(taken, second_input_end=2),
+        second_reaches(taken, end=2),
     ):
         with pytest.raises(StateMismatch) as halted:
             PartitionAssembly(SPEC, AT, change, NOWHERE)
@@ -270,12 +271,12 @@ Change = Callable[[Taken], Taken]
         (StateMismatch, "rolled back", lambda t: replace(t, group_offset=8)),
         (StateMismatch, "no longer retained.*offset 5", lambda t: replace(t, first_offset=6)),
         (StateMismatch, "truncated", lambda t: replace(t, end_offset=6)),
-        (StateMismatch, "truncated.*an end of outcomes", lambda t: replace(t, second_input_end=2)),
+        (StateMismatch, "truncated.*an end of outcomes", lambda t: second_reaches(t, end=2)),
         (StateMismatch, "recreated", lambda t: replace(t, input_id="requests 2")),
         (
             StateMismatch,
             "outcomes with topic id",
-            lambda t: replace(t, second_input_id="outcomes 2"),
+            lambda t: second_reaches(t, id="outcomes 2"),
         ),
         (StateMismatch, "fewer partitions", lambda t: replace(t, partitions=1)),
         (StateMismatch, "damaged", lambda t: replace(t, state=dict.fromkeys(t.state, b"{}"))),
@@ -312,7 +313,7 @@ def test_another_configuration_needs_a_new_epoch() -> None:
 
 
 def test_a_first_start_begins_where_it_is_told() -> None:
-    fresh = replace(TAKEN, state={}, group_offset=None, second_input_offset=None)
+    fresh = second_reaches(replace(TAKEN, state={}, group_offset=None), group=None)
     assert PartitionAssembly(SPEC, AT, fresh, NOWHERE).position == 2
     latest = replace(SPEC, start=Start.LATEST)
     assert PartitionAssembly(latest, AT, fresh, NOWHERE).position == 9

@@ -40,7 +40,7 @@ from streamdp_adapters.sqlite import Settings, Sqlite, SqliteTransport
 from tests.support.command_line import run_command
 from tests.support.shop_files import joined_shop
 from tests.support.showing import ABOUT, partition
-from tests.support.visits import SPEC, TAKEN, TOPICS, saved_point
+from tests.support.visits import SPEC, TAKEN, TOPICS, saved_point, second_reaches
 
 AT = Partition(SPEC.name, 0)
 EMPTY = Taken({}, 0, 0, None, None, 2)
@@ -112,19 +112,19 @@ Change = Callable[[Taken], Taken]
         (
             Verdict.GOOD,
             "is retained from 0",
-            lambda t: replace(t, first_offset=0, second_input_first=0),
+            lambda t: second_reaches(replace(t, first_offset=0), first=0),
         ),
         (
             Verdict.WARNING,
             "raise retention now, also of outcomes",
             lambda t: replace(t, first_offset=5),
         ),
-        (Verdict.GOOD, "is retained from 0", lambda t: replace(t, second_input_first=8)),
+        (Verdict.GOOD, "is retained from 0", lambda t: second_reaches(t, first=8)),
     ],
 )
 def test_is_retention_foreseen(verdict: Verdict, said: str, change: Change) -> None:
     """Of outcomes no offset is said."""
-    taken = replace(TAKEN, state=saved_point(), first_offset=0, second_input_first=0)
+    taken = second_reaches(replace(TAKEN, state=saved_point(), first_offset=0), first=0)
     state, retention = asyncio.run(_partition(SPEC, AT, change(taken), alone))
     assert (state.verdict, retention.verdict) == (Verdict.GOOD, verdict)
     assert said in retention.detail
@@ -137,11 +137,11 @@ def test_is_an_input_foreseen_that_ends_before_what_was_read() -> None:
     assert point.joined
     joined = structs.replace(point.joined, newest_outcome=f"{7:020d}:{1:032x}", outcomes_id=None)
     state = {place: encode_checkpoint(structs.replace(point, joined=joined))}
-    taken = replace(TAKEN, state=state, second_input_end=7, second_input_id=None)
+    taken = second_reaches(replace(TAKEN, state=state), end=7, id=None)
     (finding,) = asyncio.run(_partition(SPEC, AT, taken, alone))
     assert finding.verdict is Verdict.PROBLEM
     assert "the input was replaced" in finding.detail
-    assert asyncio.run(_partition(SPEC, AT, replace(taken, second_input_end=8), alone))[1:]
+    assert asyncio.run(_partition(SPEC, AT, second_reaches(taken, end=8), alone))[1:]
 
 
 class Died(Exception):

@@ -77,12 +77,12 @@ async def test_reading_beside_waits_for_what_is_undecided(
         await producer.send_and_wait(topics.input, b"undecided too", partition=0)
         assert await transport.end_now(HOME) == taken.end_offset + 1
         await producer.send_and_wait(topics.second_input, b"undecided", partition=0)
-        stop = await transport.stop_second_input(HOME, taken.second_input_end, timestamp=2**50)
-        reading = asyncio.ensure_future(_values(transport, taken.second_input_end, stop))
+        stop = await transport.stop_second_input(HOME, taken.second_input.end, timestamp=2**50)
+        reading = asyncio.ensure_future(_values(transport, taken.second_input.end, stop))
         await transport.poll(max_records=1, timeout=0.3)  # time in which it could end
         assert not reading.done()
         await producer.commit_transaction()
-        assert (stop, await reading) == (taken.second_input_end + 1, [b"undecided"])
+        assert (stop, await reading) == (taken.second_input.end + 1, [b"undecided"])
     finally:
         await producer.stop()
         await transport.close()

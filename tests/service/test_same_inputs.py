@@ -26,7 +26,7 @@ from streamdp.wire.entries import Entries
 from streamdp.wire.state import decode_checkpoint
 from streamdp_adapters.sqlite import Settings, Sqlite
 from streamdp_adapters.sqlite.files import WIDTH
-from tests.support.visits import AT, SPEC, TOPICS, go_on, taken_over
+from tests.support.visits import AT, SPEC, TOPICS, go_on, second_reaches, taken_over
 
 POINT = Entries(SPEC.name, 0).checkpoint
 INPUTS = (TOPICS.input, TOPICS.second_input)
@@ -103,7 +103,7 @@ def test_is_an_input_known_that_ends_before_what_was_read() -> None:
     technology = lived(log)
     taken = asyncio.run(technology.administrator().peek(TOPICS, 0))
     with pytest.raises(StateMismatch, match="the outcome that was read last, got another"):
-        Inputs(SPEC, AT, replace(taken, second_input_end=9), decode_checkpoint(taken.state[POINT]))
+        Inputs(SPEC, AT, second_reaches(taken, end=9), decode_checkpoint(taken.state[POINT]))
 
 
 def test_is_a_log_that_was_filled_again_known_though_it_keeps_its_id() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 from streamdp.assembly.persons import Cap
 from streamdp.assembly.recipes import Rewards
@@ -13,6 +15,7 @@ from streamdp.core.errors import (
 from streamdp.ports import (
     PairedTransport,
     Partition,
+    Reach,
     Reached,
     StreamTopics,
     Taken,
@@ -115,7 +118,7 @@ def saved_point(
     joined = Joined(
         declared=declared,
         outcomes=f"{outcomes:020d}",
-        outcomes_id=taken.second_input_id,
+        outcomes_id=taken.second_input.id,
         settings=spec.settings,
     )
     point = Checkpoint(
@@ -128,6 +131,10 @@ def saved_point(
 
 TAKEN = Taken(
     state={}, first_offset=2, end_offset=9, group_offset=7, last_ledger_line=None, partitions=2,
-    input_id="requests 1", second_input_first=1, second_input_end=8, second_input_offset=3,
-    second_input_id="outcomes 1",
+    input_id="requests 1", second_input=Reach(1, 8, group=3, id="outcomes 1"),
 )  # fmt: skip
+
+
+def second_reaches(taken: Taken, **change: Any) -> Taken:
+    """The same, but for how far the second input reaches."""
+    return replace(taken, second_input=replace(taken.second_input, **change))

@@ -57,7 +57,7 @@ class TopicWatch:
     def begin(self, partition: Partition, topics: StreamTopics, taken: Taken) -> None:
         """Start to watch the inputs of a partition that was taken, as far as they have ids."""
         self.end(partition)
-        ids = {topics.input: taken.input_id, topics.second_input: taken.second_input_id}
+        ids = {topics.input: taken.input_id, topics.second_input: taken.second_input.id}
         known = {name: topic_id for name, topic_id in ids.items() if topic_id is not None}
         if known:
             self._topics[partition], self._known[partition] = topics, known

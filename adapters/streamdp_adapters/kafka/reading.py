@@ -20,9 +20,11 @@ from aiokafka.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
 
 from streamdp.core.errors import Fenced, StateMismatch, TransportLost
 from streamdp.ports import (
+    NO_INPUT,
     LastCommit,
     LiveEntries,
     Partition,
+    Reach,
     Reached,
     Records,
     StreamTopics,
@@ -220,9 +222,7 @@ async def durable(
         partitions = look.consumer.partitions_for_topic(topics.input) or ()
         group_offsets = await look.remembered(topics.input, partitions)
         reached("take: group", partition)
-        second_input_offsets = (
-            await look.remembered(topics.second_input, [number]) if seconds else {}
-        )
+        second_offsets = await look.remembered(topics.second_input, [number]) if seconds else {}
         ledger_place = TopicPartition(topics.ledger, number)
         last = await look.newest(ledger_place)
         reached("take: ledger", partition)
@@ -237,10 +237,12 @@ async def durable(
             await settled(look.consumer, settings, [ledger_place], where=where)
             later = await look.newest(ledger_place)
         end = await look.end(source)
-        second_input_first, second_input_end = 0, 0
+        second_input = NO_INPUT
         if seconds:
-            second_input_first, second_input_end = await look.bounds(
-                TopicPartition(topics.second_input, number)
+            second_input = Reach(
+                *await look.bounds(TopicPartition(topics.second_input, number)),
+                group=second_offsets[number].offset if number in second_offsets else None,
+                id=ids.get(topics.second_input),
             )
     return Taken(
         state=state,
@@ -252,12 +254,7 @@ async def durable(
         remarks={number: kept.metadata for number, kept in group_offsets.items()},
         input_id=ids.get(topics.input),
         owner=owner,
-        second_input_first=second_input_first,
-        second_input_end=second_input_end,
-        second_input_offset=second_input_offsets[number].offset
-        if number in second_input_offsets
-        else None,
-        second_input_id=ids.get(topics.second_input),
+        second_input=second_input,
         later_ledger_line=None if later is None else later.value,
     )
 

@@ -18,11 +18,13 @@ import msgspec
 
 from streamdp.core.errors import Fenced, InvalidConfig
 from streamdp.ports import (
+    NO_INPUT,
     Commit,
     Headers,
     Key,
     LastCommit,
     LiveEntries,
+    Reach,
     StreamTopics,
     Taken,
     Value,
@@ -256,9 +258,9 @@ class TrustedFile:
                 partitions=len(heads),
                 remarks=dict(remarks.fetchall()),
                 owner=worker or None,
-                second_input_first=second.first if second else 0,
-                second_input_end=second.next if second else 0,
-                second_input_offset=second_position,
+                second_input=Reach(second.first, second.next, second_position)
+                if second
+                else NO_INPUT,
             )
 
     def parts(self) -> list[TakenPart]:

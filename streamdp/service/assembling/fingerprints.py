@@ -32,14 +32,14 @@ class Inputs:
         self._same_outcomes = InputFingerprint(
             partition,
             outcome,
-            first=taken.second_input_first,
-            ids=(joined.outcomes_id if joined else None, taken.second_input_id),
+            first=taken.second_input.first,
+            ids=(joined.outcomes_id if joined else None, taken.second_input.id),
             remedy=way_out(spec.topics),
             expected="the outcome that was read last",
         )
         for same, end in (
             (self._same_requests, taken.end_offset),
-            (self._same_outcomes, taken.second_input_end),
+            (self._same_outcomes, taken.second_input.end),
         ):
             if same.span and end < same.span.stop:
                 same.check(Records(partition, same.span.start, (), (), (), same.span.stop))

@@ -30,7 +30,7 @@ from streamdp.service.verifying.terms import (
     OPENS,
     TERMS,
     Configured,
-    Reached,
+    SavedProgress,
     Terms,
     alike,
 )
@@ -80,7 +80,7 @@ class PartitionLines:
         keys: dict[Key, int],
         levels: ChargeNumbers,
         tell: Callable[[int, str], None],
-        reached: Reached | None = None,
+        reached: SavedProgress | None = None,
         configured: Configured | None = None,
     ) -> None:
         """`tell` reports a violation at an offset of the ledger."""

@@ -16,7 +16,7 @@ import numpy as np
 from streamdp.core.arrays import Table
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import Key
-from streamdp.service.verifying.terms import CODES, OPENS, Reached, Terms, alike
+from streamdp.service.verifying.terms import CODES, OPENS, SavedProgress, Terms, alike
 from streamdp.wire.lines import ActionLine, InForce, from_base64, key_bytes
 from streamdp.wire.published import named_levels
 
@@ -49,7 +49,7 @@ class Compared:
 class ShownLines:
     """The records of one partition's actions topic."""
 
-    def __init__(self, keys: dict[Key, int], terms: Terms, reached: Reached | None) -> None:
+    def __init__(self, keys: dict[Key, int], terms: Terms, reached: SavedProgress | None) -> None:
         self.whole = False  # whether the actions topic was read to its end
         self.compared = Compared()
         self._keys, self._terms, self._reached = keys, terms, reached

@@ -65,7 +65,7 @@ _ONE_LONG = np.array([1 << 40])  # the length of a record that would have many s
 _NOTHING = Fraction(0)
 
 
-class Reached(NamedTuple):
+class SavedProgress(NamedTuple):
     """What a partition's newest commit says of its ledger."""
 
     epoch: int
@@ -133,7 +133,7 @@ class Terms:
         *,
         levels: ChargeNumbers,
         tell: Callable[[int, str], None],
-        reached: Reached | None,
+        reached: SavedProgress | None,
         configured: Configured | None,
     ) -> None:
         """`tell` reports a violation at an offset of the ledger."""

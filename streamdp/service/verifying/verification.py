@@ -57,7 +57,7 @@ from streamdp.service.verifying.assembled import AssembledRequests, PersonsClaim
 from streamdp.service.verifying.charged import ChargeNumbers
 from streamdp.service.verifying.partition_lines import PartitionLines
 from streamdp.service.verifying.shown import Compared
-from streamdp.service.verifying.terms import Configured, Reached
+from streamdp.service.verifying.terms import Configured, SavedProgress
 from streamdp.wire.entries import Entries
 from streamdp.wire.lines import Assembled, Charge, InForce, LedgerLine, ModeLine, PersonsCap
 from streamdp.wire.published import decode_any_ledger, decode_published
@@ -115,7 +115,7 @@ class Verification:
         self._keys: defaultdict[tuple[str, int], dict[Key, int]] = defaultdict(dict)
         self._levels = ChargeNumbers()
         self._parts: dict[_Place, PartitionLines] = {}
-        self._reached: dict[_Place, Reached] = {}
+        self._reached: dict[_Place, SavedProgress] = {}
         self._input_ids: dict[str, str] = {}  # by ledger
         self._assembled = AssembledRequests()
         self._declarations: defaultdict[str, int] = defaultdict(int)  # lines, by requests' topic
@@ -131,7 +131,7 @@ class Verification:
             return
         point = decode_checkpoint(commit.state[place], where=where)
         lines, joined = map(decode_any_ledger, commit.ledger), point.joined
-        self._reached[stream.app, stream.stream, commit.partition] = Reached(
+        self._reached[stream.app, stream.stream, commit.partition] = SavedProgress(
             point.epoch, point.lines_published - waiting, point.lines_recorded,
             joined.declared if joined else point.next_offset, point.digest, point.input_id,
             persons=joined.settings.get("persons", "") if joined else "",
@@ -362,7 +362,7 @@ def _of_topics(stream: StreamTopics, line: Assembled, partition: int) -> Iterato
             yield f"its {what} is {topic}, but that of {stream.app}.{stream.stream} is {expected}"
 
 
-def _as_reached(reached: Reached, line: Assembled) -> Iterator[str]:
+def _as_reached(reached: SavedProgress, line: Assembled) -> Iterator[str]:
     """Compare an assembly's line with the state."""
     late = line.ordinal > reached.recorded
     newest = line.ordinal == reached.recorded and reached.next_offset > 0
