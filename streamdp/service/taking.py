@@ -6,7 +6,7 @@ Streams and assemblies are asked the same questions in the same order (`_Found.o
 2. Without a checkpoint: is it a first start? Or was the state lost, so that an epoch must begin?
 3. Are the inputs still the topics that were read, with all their partitions? No epoch changes that.
 4. Is the configured epoch the state's? Or does a later one begin here?
-5. Does the checkpoint know every line of the ledger? An assembly's ledger must have all its lines.
+5. Does the checkpoint know every line of the ledger, and does the ledger still have the newest?
 6. Is the digest of the configuration the state's?
 7. Is the input still there from `low_water` on, and does it end where it ended or later?
 8. Have the releases that wait room in the budget, and what is charged from here on?
@@ -17,7 +17,8 @@ something, in its `partition_epochs`: then the other partitions' learners go on.
 be sure to read no event twice, the way out is an input with another name.
 
 Keys open in a new epoch with what is public of the one before (`carrying`), unless the option says
-otherwise. A state that was lost or rolled back carries nothing: its keys begin anew.
+otherwise. A state that was lost or rolled back carries nothing: its keys begin anew. Neither does
+a state whose ledger has lost lines: what it would carry follows from no evidence any more.
 
 No way moves the position back (P11). A new epoch begins behind the checkpoint, the group offset and
 the ledger, so a state that was rolled back, whose own position is too old, causes no second release
@@ -267,10 +268,10 @@ class _Found:
         self._check_inputs(checkpoint)
         self.check_epoch(checkpoint)
         if self.epoch > max(checkpoint.epoch, line.epoch if line else 0):
-            newest = line is None or not _is_later(line, checkpoint)
+            agree = self._newest_line() == checkpoint.lines_published
             known = saved.now.learner is not None
             whole = is_readable(checkpoint.epoch, saved.now)
-            carries = self.spec.carry and newest and known and whole
+            carries = self.spec.carry and agree and known and whole
             return replace(self._anew(before=checkpoint.epoch), carries=carries)
         self._check_ledger(checkpoint)
         self.check_digest(checkpoint)
@@ -439,9 +440,10 @@ class _Found:
             )
 
     def _check_ledger(self, checkpoint: Checkpoint) -> None:
-        """Refuse a state that is not the newest; an assembly's ledger must have every line too.
+        """Refuse a state that is not the newest, and a ledger that has lost its newest lines.
 
-        A look beside an owner reads the ledger twice: the state may be newer than its first look.
+        What is in force, and what others may charge, must follow from published evidence: so the
+        state alone, which knows more, is no reason to go on.
         """
         line, published = self.line, checkpoint.lines_published
         if line is not None and _is_later(line, checkpoint):
@@ -450,17 +452,23 @@ class _Found:
                 f"a state of line {line.ordinal} or later, or epoch {line.epoch + 1}",
                 f"line {published}",
             )
-        if not self.assembles:
-            return
-        later = self.taken.later_ledger_line
-        lines = [line, None if later is None else decode_any_ledger(later)]
-        newest = max(of.ordinal if of else 0 for of in lines)
+        newest = self._newest_line()
         if newest < published:
             raise self.halt(
-                "the ledger has lost lines; restore it: nothing else says what was assembled",
+                "the ledger has lost lines; restore it: nothing else says what was"
+                f" {'assembled' if self.assembles else 'charged'}",
                 f"line {published}",
                 f"line {newest}" if newest else "an empty ledger",
             )
+
+    def _newest_line(self) -> int:
+        """The ordinal of the ledger's newest line; 0 if it has none.
+
+        A look beside an owner reads the ledger twice: the state may be newer than its first look.
+        """
+        later = self.taken.later_ledger_line
+        lines = [self.line, None if later is None else decode_any_ledger(later)]
+        return max(line.ordinal if line else 0 for line in lines)
 
     def check_digest(self, checkpoint: Checkpoint) -> None:
         """Refuse another configuration than that of the state."""

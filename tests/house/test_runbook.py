@@ -129,6 +129,8 @@ def broken(how: str) -> tuple[Store, StreamSpec, Taken]:
             taken = replace(taken, state={})
         case "rolled back":
             taken = replace(taken, state=before)
+        case "lost ledger":
+            taken = replace(taken, last_ledger_line=None)
         case "damaged row":
             taken = changed(taken, "row", b"no row")
         case "shorter input":
@@ -145,7 +147,8 @@ def broken(how: str) -> tuple[Store, StreamSpec, Taken]:
 
 
 @pytest.mark.parametrize(
-    "how", ["another epsilon", "lost input", "lost state", "rolled back", "damaged row"]
+    "how",
+    ["another epsilon", "lost input", "lost state", "rolled back", "lost ledger", "damaged row"],
 )
 def test_does_a_new_epoch_lead_out_where_the_runbook_says_so(how: str) -> None:
     """Of the very halt that it was looked up for."""

@@ -81,6 +81,24 @@ def test_is_a_state_that_is_one_commit_old_recognised() -> None:
         open_partition(stream, HOME, store.taken(), by_others=ALONE)
 
 
+@pytest.mark.parametrize("left", [0, -1])
+def test_a_ledger_that_lost_lines_halts_and_a_new_epoch_carries_nothing(left: int) -> None:
+    """Whether all of its lines are gone or the newest: what is in force is in no evidence."""
+    stream = spec(learner=EVERY_SLOT)
+    store, _ = lived(stream, commits=3)
+    kept = store.ledger[:left]
+    taken = replace(store.taken(), last_ledger_line=kept[-1].value if kept else None)
+    with pytest.raises(StateMismatch, match=r"the ledger has lost lines; .* was charged"):
+        open_partition(stream, HOME, taken, by_others=ALONE)
+    second = replace(stream, epoch=2)
+    whole = open_partition(second, HOME, store.taken(), by_others=ALONE)
+    decision = open_partition(second, HOME, taken, by_others=ALONE)
+    assert (decision.new_epoch, decision.position) == (1, whole.position)
+    assert (decision.carries, whole.carries) == (False, True)
+    seen_later = replace(taken, later_ledger_line=store.ledger[-1].value)
+    assert open_partition(stream, HOME, seen_later, by_others=ALONE).goes_on
+
+
 def test_does_an_epoch_begin_only_once() -> None:
     """A state rolled back to before an epoch does not begin that epoch again."""
     stream = spec(learner=EVERY_SLOT)
