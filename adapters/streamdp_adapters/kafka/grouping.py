@@ -138,12 +138,9 @@ class Group:
     def _new_consumer(self) -> AIOKafkaConsumer:
         """A consumer of the group, not yet connected."""
         session = self._settings.session_timeout_ms
-        return AIOKafkaConsumer(
-            **self._settings.client(),
+        return self._settings.consumer(
             group_id=group(self._topics),
             client_id=self._client_id,
-            enable_auto_commit=False,
-            auto_offset_reset="none",
             session_timeout_ms=session,
             heartbeat_interval_ms=min(session // 3, _HEARTBEAT_MS),
             rebalance_timeout_ms=_REBALANCE_MS,

@@ -198,13 +198,8 @@ class Membership:
 
     def _new_consumer(self) -> AIOKafkaConsumer:
         """A consumer that fetches, not yet connected."""
-        return AIOKafkaConsumer(
-            **self._settings.client(),
-            client_id=self._client_id,
-            enable_auto_commit=False,
-            isolation_level="read_committed",
-            auto_offset_reset="none",
-            max_partition_fetch_bytes=self._fetch_bytes,
+        return self._settings.consumer(
+            client_id=self._client_id, max_partition_fetch_bytes=self._fetch_bytes
         )
 
     def _cover(self) -> None:

@@ -72,11 +72,8 @@ class KafkaPublications:
     ) -> AsyncIterator[Sequence[Published]]:
         """Batches up to the present end, an empty batch, and what comes after."""
         with client_errors.translated(f"topic {topic}"):
-            consumer = AIOKafkaConsumer(
-                **self._settings.client(),
-                enable_auto_commit=False,
-                isolation_level="read_committed",
-                auto_offset_reset="earliest",  # compaction and retention may overtake a reader
+            consumer = self._settings.consumer(
+                reset="earliest",  # compaction and retention may overtake a reader
                 fetch_max_wait_ms=_WAIT_MS if follow else 20,
             )
             async with client_errors.started(consumer, self._settings):

@@ -177,12 +177,9 @@ async def reader(
 ) -> AsyncIterator[PartitionReader]:
     """A reader for as long as the block lasts; with a group it can read the group's offsets."""
     with client_errors.translated(where):
-        consumer = AIOKafkaConsumer(
-            **settings.client(),
+        consumer = settings.consumer(
+            isolation=isolation,
             group_id=group_id,
-            enable_auto_commit=False,
-            isolation_level=isolation,
-            auto_offset_reset="none",
             max_partition_fetch_bytes=FETCH_BYTES,
             fetch_max_wait_ms=_WAIT_MS,
         )

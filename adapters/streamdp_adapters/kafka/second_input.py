@@ -80,11 +80,7 @@ class InputEnds:
     async def _connected(self) -> AIOKafkaConsumer:
         async with self._turn:
             if self._consumer is None:
-                consumer = AIOKafkaConsumer(
-                    **self._settings.client(),
-                    enable_auto_commit=False,
-                    isolation_level="read_uncommitted",
-                )
+                consumer = self._settings.consumer(isolation="read_uncommitted")
                 await client_errors.start(consumer, self._settings)
                 self._consumer = consumer
             return self._consumer
@@ -176,13 +172,7 @@ class SecondInput:
 
     async def _connected(self) -> AIOKafkaConsumer:
         if self._consumer is None:
-            consumer = AIOKafkaConsumer(
-                **self._settings.client(),
-                enable_auto_commit=False,
-                isolation_level="read_committed",
-                auto_offset_reset="none",
-                max_partition_fetch_bytes=FETCH_BYTES,
-            )
+            consumer = self._settings.consumer(max_partition_fetch_bytes=FETCH_BYTES)
             await client_errors.start(consumer, self._settings)
             lean(consumer, every=False)
             consumer.assign([self._place])

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
+from aiokafka import AIOKafkaConsumer
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.helpers import create_ssl_context
 
@@ -144,6 +145,21 @@ class KafkaSettings:
                 arguments["sasl_plain_username"] = self.username
                 arguments["sasl_plain_password"] = secret
         return arguments
+
+    def consumer(
+        self, *, isolation: str = "read_committed", reset: str = "none", **options: object
+    ) -> AIOKafkaConsumer:
+        """A consumer that is not connected yet, and remembers no position by itself.
+
+        It sees what is committed, and is told where a position is gone, unless asked otherwise.
+        """
+        return AIOKafkaConsumer(
+            **self.client(),
+            enable_auto_commit=False,
+            isolation_level=isolation,
+            auto_offset_reset=reset,
+            **options,
+        )
 
     def _tls_files(self) -> list[tuple[int, int, int]]:
         """What changes when a file of TLS is written anew, or another takes its place."""
