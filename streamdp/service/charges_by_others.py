@@ -18,8 +18,21 @@ have been cut while readers of uncommitted records saw it (P5). So what a former
 is read too, unless its state is gone or may not be read. Of a configured stream that matters only
 where an earlier epoch may have charged more.
 
-What is assembled from requests and outcomes has a budget too (`pair_charges_by_others`): the other
-assemblies of its requests are to an assembly what other streams are to a stream.
+**Requests and outcomes.** A request with its outcomes is charged through each topic that is
+assembled from it. Ledgers say who assembled what: an assembly's ledger says which requests became
+events of which topic, a stream's ledger what the events of a topic were charged. From them follow:
+
+1. where an assembly may **begin**, and whether it may go on: at the earliest request from which on
+   the budget covers what streams charge its events, beside the charges of all others. No other
+   assembly may have written to its own output: a request is in a topic at most once, whatever the
+   budget.
+2. what is **left to a stream** that reads an assembled topic, or the requests: the pair's budget
+   less the highest charge of every other way to the same requests. Offsets of different topics
+   cannot be compared, so this counts for all records.
+
+The requests of assemblies that share only outcomes cannot be compared by offset either, so what
+goes through them counts for every request. So do streams that have read outcomes directly, which no
+configuration allows.
 
 Charges are taken at their highest: of an epoch the highest of each kind, added up. Other
 applications charge at least what the configuration says is charged `elsewhere`.
@@ -31,7 +44,7 @@ that do not name each other, can miss each other: stop the old stream before its
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from fractions import Fraction
@@ -40,11 +53,15 @@ from msgspec import UNSET
 
 from streamdp.core.errors import StateMismatch
 from streamdp.ports import LastCommit, Published, StreamTopics
+from streamdp.service.config import Configuration
+from streamdp.service.config.budgets import Way, connected, event_charge, way_of
 from streamdp.wire.entries import Entries, parse_entry
 from streamdp.wire.lines import Assembled, Charge
 from streamdp.wire.published import decode_any_ledger
 from streamdp.wire.recorded import head_of, lines_of
 from streamdp.wire.state import decode_checkpoint
+
+_NONE = Fraction(0)
 
 
 class Scope(Enum):
@@ -113,10 +130,8 @@ class ChargesByOthers:
         own, foreign = dict(self.configured), dict[str, Fraction]()
         for reading in self._from(partition, start, last):
             into = own if reading.app == self.app else foreign
-            into[reading.ledger] = max(into.get(reading.ledger, Fraction(0)), reading.charge)
-        return sum(own.values(), Fraction(0)) + max(
-            self.elsewhere, sum(foreign.values(), Fraction(0))
-        )
+            into[reading.ledger] = max(into.get(reading.ledger, _NONE), reading.charge)
+        return sum(own.values(), _NONE) + max(self.elsewhere, sum(foreign.values(), _NONE))
 
     def ahead(self, partition: int, position: int, *, last: int | None = None) -> list[str]:
         """The ledgers that have read beyond a position, and not only beyond `last`."""
@@ -135,7 +150,7 @@ class ChargesByOthers:
 ChargesByOthersOf = Callable[[str, Scope], Awaitable[ChargesByOthers]]
 """Answers what others have charged, whenever a partition is taken."""
 
-ALONE = ChargesByOthers("", room=Fraction(0), elsewhere=Fraction(0))
+ALONE = ChargesByOthers("", room=_NONE, elsewhere=_NONE)
 """The past of an input that no other stream reads or has read."""
 
 
@@ -215,7 +230,7 @@ class Tally:
             return
         epoch = (line.input, line.partition, line.epoch)
         kinds = self._kinds[epoch]
-        kinds[line.kind] = max(kinds.get(line.kind, Fraction(0)), line.charge)
+        kinds[line.kind] = max(kinds.get(line.kind, _NONE), line.charge)
         self._first[epoch] = min(self._first.get(epoch, line.first_offset), line.first_offset)
         self._last[epoch] = max(self._last.get(epoch, 0), line.last_offset)
 
@@ -246,7 +261,7 @@ class Tally:
 
     def highest(self, topic: str) -> Fraction:
         """The highest charge of this ledger on any record of an input."""
-        return max((reading.charge for reading in self.readings(topic)), default=Fraction(0))
+        return max((reading.charge for reading in self.readings(topic)), default=_NONE)
 
     def input_ids(self, topic: str) -> Mapping[int, str]:
         """The topic id of each partition of an input, where lines name it."""
@@ -259,10 +274,152 @@ class Tally:
                 app=self._topics.app,
                 ledger=self._topics.ledger,
                 partition=partition,
-                charge=sum(kinds.values(), Fraction(0)),
+                charge=sum(kinds.values(), _NONE),
                 last_offset=self._last[read, partition, epoch],
                 first_offset=self._first[read, partition, epoch],
             )
             for (read, partition, epoch), kinds in self._kinds.items()
             if read == topic
         ]
+
+
+class ChargesByLedgers:
+    """What all others have charged, by the configuration and by ledgers."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._configuration = configuration
+        self._tables = configuration.tables
+        self._streams = configuration.streams
+        self._claims: list[Claim] = []
+        self._tallies: list[Tally] = []
+
+    def add(self, tally: Tally) -> None:
+        """Add a ledger that has been read."""
+        claims = tally.claims()
+        self._claims += claims
+        if not claims:
+            self._tallies.append(tally)
+
+    def by_others(self, name: str) -> ChargesByOthers:
+        """The charges of all others on the input of this stream or assembly."""
+        assembles = name in self._tables.assemblies
+        return self._of_assembly(name) if assembles else self._of_stream(name)
+
+    # -- for an assembly ---------------------------------------------------------------------------
+
+    def _of_assembly(self, name: str) -> ChargesByOthers:
+        """What all others have done with an assembly's requests."""
+        own = way_of(self._tables, name)
+        topics = self._tables.topics
+        budget = min(topics[end].budget for end in own[:2] if end in topics)
+        ledger = self._ledger(name)
+        return ChargesByOthers(
+            app=self._configuration.app,
+            room=budget - event_charge(self._tables, self._streams, own.output),
+            elsewhere=sum((self._elsewhere(end) for end in own[:2]), _NONE),
+            configured=self._configured(name, own),
+            readings=tuple(self._readings(own, budget, but=ledger)),
+        )
+
+    def _configured(self, name: str, own: Way) -> dict[str, Fraction]:
+        """What others will charge each request from now on, by ledger."""
+        charges: dict[str, Fraction] = {}
+        for other in self._tables.assemblies:
+            way = way_of(self._tables, other)
+            if other != name and way.requests == own.requests:
+                charges[self._ledger(other)] = event_charge(self._tables, self._streams, way.output)
+        ways = {way for way in self._ways() if way.requests != own.requests}
+        for way in ways.intersection(connected(self._ways(), own.requests)):  # that share outcomes
+            charges[f"{way.requests} to {way.output}"] = self._highest(way.output)
+        for stream in self._streams.values():
+            if stream.table.input == own.requests:
+                charges[stream.topics.ledger] = stream.charge
+        charges[f"streams of {own.outcomes}"] = self._read_directly(own.outcomes)
+        return charges
+
+    def _readings(self, own: Way, budget: Fraction, *, but: str) -> Iterable[EpochReading]:
+        """What others have done with requests up to an offset."""
+        for claim in self._claims:
+            if claim.requests == own.requests and claim.ledger != but:
+                again = claim.output == own.output
+                charge = budget + 1 if again else self._highest(claim.output)
+                app = self._configuration.app if again else claim.app
+                yield EpochReading(app, claim.ledger, claim.partition, charge, claim.stop - 1)
+        for tally in self._tallies:
+            yield from tally.readings(own.requests)
+
+    # -- for a stream ------------------------------------------------------------------------------
+
+    def _of_stream(self, name: str) -> ChargesByOthers:
+        """What all others have charged a stream's records."""
+        own = self._streams[name]
+        ledger, topic = own.topics.ledger, own.table.input
+        table = self._tables.topics[topic]
+        return ChargesByOthers(
+            app=self._configuration.app,
+            room=min([table.budget, *self._left_to(topic)]) - own.charge,
+            elsewhere=table.elsewhere,
+            configured={
+                other.topics.ledger: other.charge
+                for other in self._streams.values()
+                if other.table.input == topic and other is not own
+            },
+            readings=tuple(
+                reading
+                for tally in self._tallies
+                if tally.ledger != ledger
+                for reading in tally.readings(topic)
+            ),
+            input_ids={
+                number: of
+                for tally in self._tallies
+                if tally.ledger == ledger
+                for number, of in tally.input_ids(topic).items()
+            },
+        )
+
+    def _left_to(self, topic: str) -> Iterator[Fraction]:
+        """What the budgets of the pairs that a topic is in leave to all streams of it."""
+        for end, table in self._tables.topics.items():
+            group = connected(self._ways(), end)
+            if any(topic in way for way in group):
+                yield table.budget - self._through_others(topic, group)
+
+    def concerns(self, topic: str) -> bool:
+        """Whether a topic is requests, outcomes, or assembled from them."""
+        return any(topic in way for way in self._ways())
+
+    def _through_others(self, topic: str, group: Sequence[Way]) -> Fraction:
+        """The highest charge on a request by every way but one."""
+        outputs = {way.output for way in group} - {topic}
+        inputs = {end for way in group for end in way[:2]} - {topic}
+        charged = sum((self._highest(output) for output in outputs), _NONE)
+        return charged + sum(
+            (self._read_directly(end) + self._elsewhere(end) for end in inputs), _NONE
+        )
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    def _ways(self) -> set[Way]:
+        """Configured ways, and those that ledgers name."""
+        ways = {Way(claim.requests, claim.outcomes, claim.output) for claim in self._claims}
+        return ways | {way_of(self._tables, name) for name in self._tables.assemblies}
+
+    def _ledger(self, name: str) -> str:
+        return f"{self._configuration.app}.{name}.ledger"
+
+    def _elsewhere(self, topic: str) -> Fraction:
+        return self._tables.topics[topic].elsewhere if topic in self._tables.topics else _NONE
+
+    def _highest(self, topic: str) -> Fraction:
+        """The highest charge on any record of a topic so far or from now on, elsewhere included."""
+        return self._read_directly(topic) + self._elsewhere(topic)
+
+    def _read_directly(self, topic: str) -> Fraction:
+        """The highest charges of the streams whose ledgers are here, added up."""
+        readers = (of for of in self._streams.values() if of.table.input == topic)
+        charged = {of.topics.ledger: of.charge for of in readers}
+        for tally in self._tallies:
+            ledger = tally.ledger
+            charged[ledger] = max(charged.get(ledger, _NONE), tally.highest(topic))
+        return sum(charged.values(), _NONE)

@@ -8,23 +8,22 @@ its partitions together. With the ledger of a stream that may have charged more 
 goes what its newest commits have recorded; that is fetched first, because what is published in
 between leaves the one and enters the other.
 
-From the same ledgers follow where an assembly may begin and what a pair's budget leaves to a stream
-(`pair_charges_by_others`).
+A stream's own ledger is read if its state is lost, for its input's id, and for a pair's budget
+(`charges_by_others`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from streamdp.core.errors import InvalidConfig
 from streamdp.ports import StreamTopics, Technology, closing
 from streamdp.service.charges_by_others import (
+    ChargesByLedgers,
     ChargesByOthers,
-    EpochReading,
     RecordedLines,
     Scope,
     Tally,
@@ -32,7 +31,6 @@ from streamdp.service.charges_by_others import (
 )
 from streamdp.service.config import Configuration
 from streamdp.service.event_log import EventLog
-from streamdp.service.pair_charges_by_others import PairChargesByOthers
 from streamdp.wire.entries import checkpoints
 
 _FRESH_SECONDS = 10.0
@@ -60,62 +58,25 @@ class Ledgers:
 
     async def by_others(self, name: str, scope: Scope) -> ChargesByOthers:
         """The charges of all others on the input of this stream or assembly."""
-        tables = self._configuration.tables
-        if name in tables.assemblies:
-            return (await self._pairs(None)).of_assembly(name)
-        by_others, topic = await self._of_stream(name, scope), tables.streams[name].input
-        left = (await self._pairs(topic)).left_to(topic)
-        if left is None:
-            return by_others
-        return replace(
-            by_others, room=min(by_others.room, left - self._configuration.streams[name].charge)
-        )
-
-    async def _pairs(self, topic: str | None) -> PairChargesByOthers:
-        """The assembled pairs of topics, and the charges on them.
-
-        A stream whose topic belongs to no pair does not read the other ledgers.
-        """
-        by_others, rest = PairChargesByOthers(self._configuration), list[StreamTopics]()
+        charges, tables = ChargesByLedgers(self._configuration), self._configuration.tables
+        stream = tables.streams.get(name)
+        everybody = stream is not None and scope is not Scope.EARLIER
         async with self._turn:
+            own: StreamTopics | None = None
             for topics in await self._list():
-                assembles = topics.stream in self._configuration.tables.assemblies
-                if assembles or self._is_retired(topics):
-                    by_others.add(await self._tally(topics))
-                elif self._may_have_charged_more(topics):
-                    rest.append(topics)
-            if topic is None or by_others.concerns(topic):
-                for topics in rest:
-                    by_others.add(await self._tally(topics))
-        return by_others
-
-    async def _of_stream(self, stream: str, scope: Scope) -> ChargesByOthers:
-        configuration, own = self._configuration, self._configuration.streams[stream]
-        topic = own.table.input
-        table = configuration.tables.topics[topic]
-        siblings = {
-            other.topics.ledger: other.charge
-            for name, other in configuration.streams.items()
-            if other.table.input == topic and name != stream
-        }
-        readings: list[EpochReading] = []
-        input_ids: Mapping[int, str] = {}
-        async with self._turn:
-            for topics in await self._list():
-                if topics.ledger == own.topics.ledger:
-                    if scope is Scope.LOST:
-                        input_ids = (await self._tally(topics)).input_ids(topic)
-                    continue
-                if scope is not Scope.EARLIER or self._may_have_charged_more(topics):
-                    readings += (await self._tally(topics)).readings(topic)
-        return ChargesByOthers(
-            app=configuration.app,
-            room=table.budget - own.charge,
-            elsewhere=table.elsewhere,
-            configured=siblings,
-            readings=tuple(readings),
-            input_ids=input_ids,
-        )
+                if topics.ledger == f"{self._configuration.app}.{name}.ledger":
+                    own = topics
+                elif (
+                    everybody
+                    or topics.stream in tables.assemblies
+                    or self._may_have_charged_more(topics)
+                ):
+                    charges.add(await self._tally(topics))
+            if own is not None and stream is not None:
+                more = self._may_have_charged_more(own) and charges.concerns(stream.input)
+                if scope is Scope.LOST or more:
+                    charges.add(await self._tally(own))
+        return charges.by_others(name)
 
     async def retired(self) -> list[StreamTopics]:
         """Every ledger that belongs to no configured stream."""

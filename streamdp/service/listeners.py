@@ -43,7 +43,12 @@ def loop_topics(configuration: Configuration) -> dict[str, LoopTopics]:
             "rank_undurable",
         ):
             if getattr(http, name):
-                refuse(name, "without rank_and_reward", "rank_and_reward = true", "both are off")
+                refuse(
+                    f"http.{name}",
+                    "without rank_and_reward",
+                    "rank_and_reward = true",
+                    "both are off",
+                )
         return {}
     if http.token_file is None and http.listen is not None:
         check_loopback(http.listen, where="http.listen: rank_and_reward without token_file")
