@@ -8,6 +8,7 @@ Columns, one entry per row; adding rows may replace the arrays:
     key, born          who the learner is: a record's key and the offset of its first record
     slots              how many slots it has taken
     block              the block that its next slot, or its latest open one, belongs to
+    charged            the first slot that is not paid (`core.engine.charging`)
     first_offset       the first record of the open block
     first_unsaved      the first record that its latest save does not hold (`CLEAN`: none)
     seen               the partition's newest time when the key's latest record came; this and
@@ -71,7 +72,7 @@ class Bank:
 
     block: Ints
     born: Ints
-    charged: Ints  # the first slot that is not paid: see `core.engine.charging`
+    charged: Ints
     first_offset: Ints
     first_unsaved: Ints
     seen: Ints

@@ -1,4 +1,6 @@
-"""What goes into the core: batches of losses or feedback. Frozen values (`releases`: what leaves).
+"""What goes into the core, as frozen values: batches, and what a new learner begins with.
+
+`releases` has what comes out.
 
 A *slot* is the place of one event in its learner, numbered from 1. A *block* is a run of
 consecutive slots, numbered from 0. A release is named by its *identity* (stream, partition, key,

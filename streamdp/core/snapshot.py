@@ -35,7 +35,7 @@ VERSION = 1
 """The only layout that this code writes and reads."""
 
 _MAGIC = b"sdp\x01"
-"""Rows from before version numbers began anew have another, so that none is taken for ours."""
+"""What a row begins with, so that nothing else is taken for one."""
 _CRC_BYTES = 4
 _SEALED = 0x2144DF1C
 """The CRC-32 of anything that ends with its own, and of nothing else."""

@@ -9,9 +9,15 @@
 3. Nothing is kept for a request, and no log line says what was asked for.
 4. If the configuration asks for it, `ranking` writes requests and outcomes. It never reads them.
 
-Rooms: `lookups` answers for keys (the hot path), `ranking` writes, `app` answers everything else;
-`access` checks token and rate; `credentials` holds token and certificate; `knowledge` holds the
-data; `listener` runs uvicorn, `connections` bounds slow, silent and many clients; ``page.html`` is
-the page; `otlp` exports by OpenTelemetry, if asked to. `streamdp.service.operations` listens with
+`process` is the process. `lookups` answers for keys (the hot path), `ranking` writes, `app` answers
+everything else; ``page.html`` is the page with its words, `shown` has its data (`/v1/status`, a
+key's history), ``openapi.json`` describes the API.
+
+`knowledge` holds the data: `about` is a stream's configuration, `history` what its ledger says, and
+`policy_history` the policies of a key. `metrics` makes a page of them, of `families`.
+
+`access` checks token and rate; `credentials` holds token and certificate; `listener` runs uvicorn,
+`connections` bounds slow, silent and many clients, `traffic` counts requests, `asgi` has the pieces
+of ASGI; `otlp` exports by OpenTelemetry, if asked to. `streamdp.service.operations` listens with
 the same parts.
 """

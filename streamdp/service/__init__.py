@@ -1,10 +1,21 @@
 """The long-running service: records in, private releases out, exactly one for each block.
 
-`spec` is what a stream is. `protocol` is the pure life of a partition: it decides what is committed
-when, and what is refused. `batches` turns records into losses. `worker` and `loop` run partitions
-on a transport. `view` holds what was published; metrics and pages read nothing else.
+What runs: `spec` is a stream and `assembly_spec` an assembly, with everything resolved. `run` makes
+one process of them, `loop` polls for all partitions, and `life` is what becomes of one, whatever it
+does: `worker` learns, `assembling` joins. `settings` paces them.
 
-Around it: `config` reads the configuration; `run` makes one process of all this, with signals and
-`logs`; `observers` and `telemetry` show it. `verification` computes the guarantee again from
-ledgers; `diagnosis` judges what an administrator's tools find.
+What a partition does: `taking` checks everything durable and decides how it goes on.
+`saved_entries` reads its state, `carrying` says what a new epoch carries over, `input_fingerprint`
+whether the input is still the same. `charges_by_others` says what others have charged, by the lines
+that `ledgers` finds. `protocol` is the pure life from then on: it decides what is committed when.
+`batches` turns records into columns, `course` says by which schemas, and `sources` asks for newer
+ones. `quarantine` keeps unusable records for an operator.
+
+What shows it: `view` is the status, a value. `metrics` and `operations` read nothing else.
+`observers` says which faces a configuration asks for, `listeners` has their settings, `telemetry`
+exports, and `logs` has every event by its name (`event_log` is the port). `process` and
+`allocation` are what every long-running command sets up.
+
+Beside it: `config` reads the configuration, `verifying` is `ledger verify`, and `diagnosis` judges
+what an administrator's tools find.
 """

@@ -151,11 +151,11 @@ ChargesByOthersOf = Callable[[str, Scope], Awaitable[ChargesByOthers]]
 """Answers what others have charged, whenever a partition is taken."""
 
 ALONE = ChargesByOthers("", room=_NONE, elsewhere=_NONE)
-"""The past of an input that no other stream reads or has read."""
+"""The charges on an input that no other stream reads or has read."""
 
 
 async def alone(stream: str, scope: Scope) -> ChargesByOthers:
-    """A past without other streams: for tests and the audit's own log."""
+    """Answers that there are none: for tests and the audit's own log."""
     return ALONE
 
 

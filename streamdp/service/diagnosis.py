@@ -1,6 +1,7 @@
-"""What an administrator's tools find about a stream or an assembly, judged: would its partitions
-start, and how near is retention to what a rebuild needs? And, NOT PRIVATE: what is wrong with
-records, and do the requests and outcomes of a key share a partition?
+"""Judges what an administrator's tools find about a stream or an assembly.
+
+Would its partitions start, and how near is retention to what a rebuild needs? And, NOT PRIVATE:
+what is wrong with records, and do the requests and outcomes of a key share a partition?
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The loop's settings in a configuration, as plain values.
+"""The loop's settings as plain values, and what differs between two configurations' settings.
 
 They stand apart from the code that uses them, so that a command which only reads the configuration
 loads neither engine nor event loop.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 _PROTOCOL = "OTEL_EXPORTER_OTLP_PROTOCOL"
 _OF_METRICS = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_METRIC_EXPORT_INTERVAL")
-"""Variables that ask for metrics by OTLP, which there are no longer."""
+"""Variables that ask for metrics by OTLP: a collector scrapes them instead."""
 
 
 def exporter() -> type[Telemetry] | None:

@@ -202,10 +202,10 @@ async def durable(
 
     The order of reads avoids contradictions when an owner works meanwhile: the state contains every
     ledger line and group offset that was read earlier, and the input reaches at least as far as the
-    state. An owner's state is that before its record, though, so only `Owner.confirm` tells whether
-    a later owner has come. A look without a record waits for the transactions that are open in the
-    state: a commit ends in one partition before it ends in another. It then reads the ledger's end
-    again, in the same way: that contains every line of which the state knows.
+    state. An owner's state is that before its record, though, so only `PartitionOwner.confirm`
+    tells whether a later owner has come. A look without a record waits for the transactions that
+    are open in the state: a commit ends in one partition before it ends in another. It then reads
+    the ledger's end again, in the same way: that contains every line of which the state knows.
     """
     partition = Partition(topics.stream, number)
     seconds = (topics.second_input,) if topics.second_input else ()

@@ -2,8 +2,9 @@
 
 `plan` lays a batch out over rows and blocks, `charging` marks the slots of ended blocks paid,
 `releasing` says where releases come from and makes columns of them, `machine` is the engine that
-holds these together, `idleness` says which keys leave, and `rebuilding` restores an engine. What is
-kept, drawn and put in force is the kind's (`core.kinds`).
+holds these together, `idleness` says which keys leave, and `rebuilding` restores an engine.
+`arguments` checks what a program hands to an engine. What is kept, drawn and put in force is the
+kind's (`core.kinds`).
 
 A name is imported at its first use: a command that only checks a configuration needs the layout of
 its rows but no engine.

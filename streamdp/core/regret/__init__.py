@@ -2,7 +2,7 @@
 
 `bounds` holds what theorems promise: functions of public numbers only, which may be shown anywhere.
 Estimates (`core.kinds.estimates`) are measurements: noisy releases, charged to their slots like any
-other release. Exact regret is neither: only an operator sees it.
+other release. Exact regret is neither: `streamdp replay` computes it offline, from a log of losses.
 """
 
 from streamdp.core.kinds.estimates import ESTIMATES, Estimate, estimate
