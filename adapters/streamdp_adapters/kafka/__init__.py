@@ -2,7 +2,7 @@
 
 settings        the cluster's address and our credentials
 client_errors   the client's errors as ours; silent causes found; noise kept out
-internals       all uses of the client's undocumented parts; requests: versions that it lacks
+internals       all uses of the client's undocumented parts; requests and decoding: what it lacks
 topics          what the topics must be, and what they are
 identity        topic ids, which show that a topic was recreated
 sending         batches in flight; keys that a compacted topic takes

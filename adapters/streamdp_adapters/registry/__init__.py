@@ -15,5 +15,5 @@ so they are content, and **nothing may be asked, tried again or logged because o
 Of a record one field is read: `losses`, `loss`, `reward`, or what a mode of an assembly asks for.
 Its type in the schema must be one whose encoded length does not depend on the number in it, because
 lengths are public: float and double are, Avro's int and Protobuf's scalars that leave 0 out are not
-(`avro`, `protobuf`).
+(`avro`, `protobuf`). `fields` says which field that is, `formats` has the three formats.
 """

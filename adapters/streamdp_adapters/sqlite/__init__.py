@@ -12,6 +12,10 @@ Anyone who may read the published file can do so while a service or producer has
 SQLite needs the right to write beside it.
 
 Both files belong on a local disk (SQLite's locks do not hold on network file systems).
+
+`trusted` and `published` are the two files, `pairing` both together, `files` what any file of ours
+needs, `lock` keeps a second process out. `transport` is the transport, `tools` are readers,
+producers and the administrator, and `looking` reads beside an owner. `settings` are the settings.
 """
 
 from __future__ import annotations

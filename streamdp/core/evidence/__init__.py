@@ -13,6 +13,14 @@ and ``streamdp ledger verify`` must arrive at the same bits on every platform, a
 version. The ledger names the method (a memory's name, a feedback learner's recipe with its
 options), and **a name stands for one arithmetic**: a method whose result differs by a single bit
 gets a new name, and the old name keeps its old results (`tests/golden_arithmetic.py` checks each).
+
+`evidence` is the interface. Of losses: `votes`, and `vote_filter`, a memory of them. Of feedback:
+`policies` is the evidence, `policy_rule` the port of rules and `policy_rules` the rules, with
+`policy_posterior` (what a block says of an arm), `policy_regimes` (the same where the world
+changes), `policy_best` (which arm is best), `policy` (parts of 2**24) and `policy_arithmetic`. Of
+contexts: `contexts` has the cells, `context_model` is the rule, `context_fields` and
+`context_value` are what pages show. `carrying` is what a new learner begins with, `experiment`
+reads a stream as an experiment.
 """
 
 from streamdp.core.arrays import Ints

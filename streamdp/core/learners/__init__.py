@@ -4,6 +4,8 @@ A recipe is a function from actions, ε and a few options to a `Leader`. To add 
 in this folder whose function carries the `@recipe` decorator: it is found by its place, appears in
 `RECIPES`, in configurations and on the command line, and is run through the conformance kit and
 the audit like the others.
+
+`recipes` finds recipes of all sorts; `leader` has those of losses, `feedback` those of feedback.
 """
 
 from __future__ import annotations

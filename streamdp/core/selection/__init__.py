@@ -1,6 +1,8 @@
 """Private choice of one among K: exact mechanisms at array speed.
 
-`mechanism` is the port, `race` the algorithm that all three share, `laws` their closed forms.
+`mechanism` is the port; `permute_and_flip`, `noisy_max` and `exponential` are the mechanisms, and
+`prior` what they know beforehand. `race` is the algorithm that all three share, `laws` their closed
+forms. `smallest` is not private.
 """
 
 from streamdp.core.selection.exponential import Exponential
