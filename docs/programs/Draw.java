@@ -4,7 +4,9 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.security.MessageDigest;
+import java.util.Arrays;
 import java.util.Base64;
+import java.util.BitSet;
 
 public class Draw {
     record Drawn(int arm, double probability) {}
@@ -18,37 +20,80 @@ public class Draw {
         hash.update(part);
     }
 
+    static byte[] digest(BitSet mask, int actions) throws Exception {
+        byte[] bits = Arrays.copyOf(mask.toByteArray(), (actions + 7) / 8);
+        return Arrays.copyOf(MessageDigest.getInstance("SHA-256").digest(bits), 8);
+    }
+
+    static int[] allowed(int[] parts, BitSet mask) { // at least one is allowed
+        long sum = mask.stream().mapToLong(arm -> parts[arm]).sum(), all = sum == 0 ? mask.cardinality() : sum;
+        int[] left = new int[parts.length];
+        long added = 0, end = 0;
+        for (int arm = 0; arm < parts.length; arm++) {
+            long start = end;
+            if (mask.get(arm)) added += sum == 0 ? 1 : parts[arm];
+            end = added * (1 << 24) / all;
+            left[arm] = (int) (end - start);
+        }
+        return left;
+    }
+
     // field: salt, stream, partition, key in base64 (null: the null key), epoch, born, block, kind, request.
-    // policy: the line's, in base64; first: 0, or with contexts the cell times the number of actions.
-    static Drawn draw(String[] field, String policy, int first) throws Exception {
+    // parts: those of the line's policy, with contexts those of the request's cell; mask: of what is allowed.
+    static Drawn draw(String[] field, int[] parts, BitSet mask) throws Exception {
         var hash = MessageDigest.getInstance("SHA-256");
         for (int at = 0; at < 9; at++) {
             if (at == 3 && field[3] == null) hash.update(number(-1));
             else if (at == 3) coded(hash, Base64.getDecoder().decode(field[3]));
             else coded(hash, field[at].getBytes(StandardCharsets.UTF_8));
         }
+        boolean filtered = mask.cardinality() < parts.length;
+        if (filtered) coded(hash, digest(mask, parts.length));
         byte[] digest = hash.digest();
         int part = (digest[0] & 255) | (digest[1] & 255) << 8 | (digest[2] & 255) << 16;
-        var parts = ByteBuffer.wrap(Base64.getDecoder().decode(policy)).order(ByteOrder.LITTLE_ENDIAN);
-        int arm = first, share = parts.getInt(4 * arm);
-        for (int end = share; part >= end; end += share) share = parts.getInt(4 * ++arm);
-        return new Drawn(arm, share / 16777216.0);
+        int[] shares = filtered ? allowed(parts, mask) : parts;
+        int arm = 0;
+        for (int end = shares[0]; part >= end; end += shares[arm]) arm++;
+        return new Drawn(arm, shares[arm] / 16777216.0);
+    }
+
+    static int[] numbers(String base64) {
+        var bytes = ByteBuffer.wrap(Base64.getDecoder().decode(base64)).order(ByteOrder.LITTLE_ENDIAN);
+        int[] numbers = new int[bytes.remaining() / 4];
+        bytes.asIntBuffer().get(numbers);
+        return numbers;
+    }
+
+    static BitSet first(int actions) {
+        var mask = new BitSet();
+        mask.set(0, actions);
+        return mask;
+    }
+
+    static int check(String file, int columns) throws Exception {
+        var lines = Files.readAllLines(Path.of(file));
+        for (String line : lines.subList(1, lines.size())) {
+            String[] field = line.split("\t");
+            if (field[3].equals("-")) field[3] = null;
+            int[] parts = numbers(field[9]);
+            var mask = first(parts.length);
+            if (columns == 14) {
+                mask = BitSet.valueOf(Base64.getDecoder().decode(field[10]));
+                if (!Arrays.equals(allowed(parts, mask), numbers(field[11]))) throw new AssertionError(line);
+            }
+            Drawn drawn = draw(field, parts, mask);
+            if (drawn.arm() != Integer.parseInt(field[columns - 2])
+                || drawn.probability() != Double.parseDouble(field[columns - 1])) throw new AssertionError(line);
+        }
+        return lines.size() - 1;
     }
 
     public static void main(String[] arguments) throws Exception {
         String[] actions = {"autumn", "boots"}; // the line's actions
         String[] release = {"pepper", "banners", "0", "ZnI=", "1", "0", "3", "sums", "r-8123"};
-        Drawn chosen = draw(release, "AADAAAAAQAA=", 0);
+        Drawn chosen = draw(release, numbers("AADAAAAAQAA="), first(2));
         if (!actions[chosen.arm()].equals("autumn") || chosen.probability() != 0.75)
             throw new AssertionError(chosen);
-        var lines = Files.readAllLines(Path.of("choices.tsv"));
-        for (String line : lines.subList(1, lines.size())) {
-            String[] field = line.split("\t");
-            if (field[3].equals("-")) field[3] = null;
-            Drawn drawn = draw(field, field[9], 0);
-            if (drawn.arm() != Integer.parseInt(field[10]) || drawn.probability() != Double.parseDouble(field[11]))
-                throw new AssertionError(line);
-        }
-        System.out.println(lines.size() - 1 + " draws agree");
+        System.out.println(check("choices.tsv", 12) + check("filtered.tsv", 14) + " draws agree");
     }
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, Protocol
@@ -19,12 +19,13 @@ from streamdp.wire.json_format import request_content
 
 
 class Why(StrEnum):
-    """Where an answer comes from: a release, or the fallback action and the reason for it."""
+    """Where an answer comes from: a release, or the reason why there is none."""
 
     PUBLISHED = "published"
     UNKNOWN_KEY = "unknown_key"
     FALLBACK_MODE = "fallback_mode"
     STALE = "stale"
+    NOTHING_ALLOWED = "nothing_allowed"  # the request excludes every action: `action` is empty
 
 
 class Held(Struct, frozen=True, gc=False):
@@ -61,6 +62,8 @@ class Answer(Struct, frozen=True, gc=False):
     """The request's context as its header, in a stream with public contexts.
 
     `Protected` where contexts are private: then the choice must not stand in headers either."""
+    filter: str = ""
+    """The digest of the actions that were left, where the request excluded some."""
 
     @property
     def slots(self) -> int:
@@ -117,7 +120,13 @@ class Chooser(Protocol):
     """Draws actions."""
 
     def choose(
-        self, stream: str, key: Key, request: str, *, context: Context | None = None
+        self,
+        stream: str,
+        key: Key,
+        request: str,
+        *,
+        context: Context | None = None,
+        exclude: Collection[str] = (),
     ) -> Answer:
         """The action for one request of a feedback stream."""
         ...

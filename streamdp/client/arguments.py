@@ -7,7 +7,7 @@ ever.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from streamdp.client.answers import Context, Names, Source
 from streamdp.core.errors import refuse
@@ -67,6 +67,18 @@ def check_fields(context: Context, *known: Names) -> None:
         unknown = sorted(repr(name)[:80] for name in context.keys() - declared)
         expected = f"some of {', '.join(sorted(declared))}"
         refuse("context", "unknown field", expected, ", ".join(unknown))
+
+
+def checked_exclusions(given: object) -> frozenset[str]:
+    """The names of actions that a request must not get; what is no name is ignored.
+
+    >>> checked_exclusions("boots")
+    Traceback (most recent call last):
+    streamdp.core.errors.InvalidConfig: exclude: no names; expected a list of them, got str
+    """
+    if isinstance(given, str | bytes) or not isinstance(given, Collection):
+        refuse("exclude", "no names", "a list of them", type(given).__name__)
+    return frozenset(name for name in given if isinstance(name, str) and name)
 
 
 def checked_seconds(name: str, value: object, *, positive: bool = False) -> None:

@@ -7,6 +7,9 @@
 to its end once, for `ready_within` seconds at most; after that loading goes on in the background.
 Opening raises errors that the user must fix.
 
+A key without a release gets the fallback action; in a feedback stream each action is equally
+likely, once the topic was read to its end.
+
 A stream's own line can tell readers to use the fallback action for all of its keys (`streamdp mode
 home fallback`). It is obeyed as soon as it is read. Until a stream was read to its end once, its
 mode is not known, so the fallback action answers. When a topic is read again after a lost
@@ -26,9 +29,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Self
+
+from msgspec import structs
 
 from streamdp.client.answers import (
     Answer,
@@ -44,12 +49,13 @@ from streamdp.client.arguments import (
     check_fields,
     checked_callback,
     checked_count,
+    checked_exclusions,
     checked_id,
     checked_key,
     checked_seconds,
     checked_sources,
 )
-from streamdp.client.choosing import choose
+from streamdp.client.choosing import choose, even, settled
 from streamdp.client.following import RETRIES, Followers, follow
 from streamdp.client.table import MOST_BYTES, Table
 from streamdp.client.threaded import InThread
@@ -88,6 +94,17 @@ class _Followed:
         self._on_change = on_change
         self._clock = clock
         self._moved = moved
+
+    def without_release(self, key: Key) -> Answer:
+        """The answer for a key that has none: equal parts if actions are known, else the fallback.
+
+        It learns from the first request on; the fallback alone would be all that it saw.
+        """
+        names = self.table.names
+        if self.names is None or not names.actions:
+            return self.unknown
+        held = even(self.topics.stream, key, names)
+        return structs.replace(self.unknown, action=names.actions[0], held=held)
 
     def began(self) -> None:
         """Keep the table: a second reading never replaces a release by an older one."""
@@ -266,12 +283,17 @@ class ActionsCache:
             return followed.stale
         answer = followed.table.answers.get(key)
         if answer is None:
-            checked_key(key)
-            return followed.unknown
+            return followed.without_release(checked_key(key))
         return answer
 
     def choose(
-        self, stream: str, key: Key, request: str, *, context: Context | None = None
+        self,
+        stream: str,
+        key: Key,
+        request: str,
+        *,
+        context: Context | None = None,
+        exclude: Collection[str] = (),
     ) -> Answer:
         """Draw the action for a request of a feedback stream; returns at once.
 
@@ -279,12 +301,16 @@ class ActionsCache:
         and kept nowhere. A field that is not declared is a mistake of code and refused; where
         contexts are private it is ignored, so that no call fails because of what a context has.
 
-        The same request under the same release gets the same choice in every process. Keep the
-        choice with the request: its outcome must name the action that was shown.
+        `exclude` has the names of actions that this request must not get; unknown ones are ignored.
+
+        The same request under the same release, with the same exclusions, gets the same choice in
+        every process. Keep the choice with the request: its outcome must name the action that was
+        shown.
         """
         answer = self.answer(stream, key)
         checked_id(request, "request")
-        known = self._streams[stream].names
+        followed = self._streams[stream]
+        known = followed.names
         if known is None:
             raise InvalidConfig(
                 f"stream {stream}",
@@ -292,15 +318,18 @@ class ActionsCache:
                 expected="a call of `action`, or a stream with observes = feedback",
                 got="choose",
             )
-        names = self._streams[stream].table.names if answer.held is None else answer.held.names
+        names = followed.table.names if answer.held is None else answer.held.names
         if context and names.played == known.played == "header":
             check_fields(context, names, known)
-        if names.contexts is None and known.contexts is not None:  # a line from before there were
-            return choose(answer, request, 0, known.told(known.cell(context)))
-        if names.contexts is None and context is None and names.played == "header":
+        # a line from before there were contexts has one policy for all of them
+        of = known if names.contexts is None and known.contexts is not None else names
+        if of.contexts is None and context is None and of.played == "header" and not exclude:
             return choose(answer, request)
-        cell = names.cell(context)
-        return choose(answer, request, cell, names.told(cell))
+        cell = of.cell(context)
+        told, excluded = of.told(cell), checked_exclusions(exclude)
+        if answer.held is None:
+            return settled(answer, names.actions, excluded, told)
+        return choose(answer, request, cell if of is names else 0, told, excluded)
 
     def choose_all(self, stream: str, requests: Sequence[tuple[Key, str]]) -> list[Answer]:
         """`choose` for many requests, without contexts."""

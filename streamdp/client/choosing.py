@@ -11,6 +11,10 @@ anybody who knows salt, release and request can repeat the draw:
 2. The first three bytes of its SHA-256, read as a little-endian number, are a part.
 3. The parts are dealt out in the actions' order; the action that has this part is drawn. In a
    stream with contexts, these are the parts of the request's cell.
+4. A request that excludes actions draws from what is left (`client.filtering`), and the hashed text
+   ends with the filter's digest.
+5. A key without a release, once the topic was read to its end, has equal parts for all actions.
+   They are drawn like those of a release of partition, epoch, born and block 0 and kind `uniform`.
 
 `choices.tsv`, beside this file, has draws for other languages' readers to be held against.
 
@@ -23,15 +27,22 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from functools import lru_cache
 from hashlib import sha256
 
 import numpy as np
 from msgspec import structs
 
 from streamdp.client.answers import Answer, Held, Names, Protected, Why
-from streamdp.core.evidence.policy import PARTS, Policy
+from streamdp.client.filtering import allowed, digest
+from streamdp.core.arrays import Bools
+from streamdp.core.evidence.policy import PARTS, Policy, uniform_policy
 from streamdp.core.releases import Identity
+from streamdp.ports import Key
+
+UNIFORM = "uniform"
+"""The kind of release that equal parts are drawn like, where a key has none."""
 
 _NULL = b"\xff\xff\xff\xff"
 
@@ -42,7 +53,26 @@ def held(policy: Policy, prefix: bytes, names: Names) -> Held:
     return Held(array("I", ends.tobytes()), prefix, names)
 
 
-def choose(answer: Answer, request: str, cell: int = 0, context: str | Protected = "") -> Answer:
+def even(stream: str, key: Key, names: Names) -> Held:
+    """Equal parts for all actions, in each cell: what is in force for a key without a release."""
+    release = Identity(stream, 0, key, 0, 0, 0, UNIFORM)
+    ends = _even_ends(len(names.actions), names.cells)
+    return Held(ends, hashed_prefix(names.salt, release), names)
+
+
+@lru_cache(maxsize=64)
+def _even_ends(actions: int, cells: int) -> array[int]:
+    ends = np.cumsum(uniform_policy(actions), dtype=np.uint32)
+    return array("I", np.tile(ends, cells).tobytes())
+
+
+def choose(
+    answer: Answer,
+    request: str,
+    cell: int = 0,
+    context: str | Protected = "",
+    exclude: Collection[str] = (),
+) -> Answer:
     """Draw for a request in a cell from the policy in force for its key; the fallback without one.
 
     The hash does not know the cell: nothing of a context leaves but the action that is shown.
@@ -52,15 +82,45 @@ def choose(answer: Answer, request: str, cell: int = 0, context: str | Protected
         return answer if context == "" else structs.replace(answer, context=context)
     name, ends, actions = request.encode(), policy.ends, policy.names.actions
     text = policy.prefix + len(name).to_bytes(4, "little") + name
+    first, of_filter = cell * len(actions), ""
+    if exclude and not all(mask := [action not in exclude for action in actions]):
+        if not any(mask):
+            return nothing_allowed(answer, context)
+        ends, first = array("I", allowed(ends[first : first + len(actions)], mask)), 0
+        text, of_filter = text + _coded([digest(mask)]), digest(mask).hex()
     part = int.from_bytes(sha256(text).digest()[:3], "little")
-    first = cell * len(actions)
     arm = bisect_right(ends, part, first, first + len(actions))
     share = ends[arm] - ends[arm - 1] if arm > first else ends[arm]
     where = answer.partition, answer.epoch, answer.born, answer.block, answer.stop
-    return Answer(actions[arm - first], answer.why, *where, share / PARTS, None, context)
+    shown = actions[arm - first]
+    return Answer(shown, answer.why, *where, share / PARTS, None, context, of_filter)
 
 
-def chosen_arm(policy: Policy, release: Identity, request: str, *, salt: str) -> tuple[int, float]:
+def settled(
+    answer: Answer, actions: Iterable[str], exclude: Collection[str], context: str | Protected
+) -> Answer:
+    """An answer without a policy: the fallback if it is allowed, else the first action that is."""
+    if answer.action not in exclude:
+        return answer if context == "" else structs.replace(answer, context=context)
+    for action in actions:
+        if action not in exclude:
+            return structs.replace(answer, action=action, context=context)
+    return nothing_allowed(answer, context)
+
+
+def nothing_allowed(answer: Answer, context: str | Protected) -> Answer:
+    """The answer where every action is excluded.
+
+    It keeps its release: which one it was must not depend on what a private request excluded.
+    """
+    return structs.replace(
+        answer, action="", why=Why.NOTHING_ALLOWED, probability=1.0, held=None, context=context
+    )
+
+
+def chosen_arm(
+    policy: Policy, release: Identity, request: str, *, salt: str, mask: Bools | None = None
+) -> tuple[int, float]:
     """The index of the drawn action and its probability: the same draw, as audits call it.
 
     >>> policy = np.array([0, PARTS], dtype=np.uint32)
@@ -68,8 +128,9 @@ def chosen_arm(policy: Policy, release: Identity, request: str, *, salt: str) ->
     (1, 1.0)
     """
     names = Names(tuple(map(str, range(len(policy)))), salt)
+    exclude = () if mask is None else {str(arm) for arm in np.flatnonzero(~mask)}
     kept = held(policy, hashed_prefix(salt, release), names)
-    drawn = choose(Answer("", Why.PUBLISHED, held=kept), request)
+    drawn = choose(Answer("", Why.PUBLISHED, held=kept), request, 0, "", exclude)
     return int(drawn.action), drawn.probability
 
 

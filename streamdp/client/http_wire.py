@@ -13,7 +13,7 @@ from math import isfinite
 from typing import Literal, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from streamdp.client.answers import Answer, Names, Protected, Why
 from streamdp.ports import Key
@@ -90,6 +90,7 @@ class ChoiceTold(Struct, frozen=True, gc=False, omit_defaults=True):
     release: InForce | None
     context: str = ""  # as the header of the request, in a stream with public contexts
     played: Literal["header", "value"] = "header"  # where a request has to say what was shown
+    filter: str = ""  # the digest of the actions that were left, where some were excluded
 
 
 WireContext = dict[str, str | int | float]
@@ -102,6 +103,7 @@ class AskedChoice(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     key: WireKey
     request: str
     context: WireContext | None = None
+    exclude: list[str] = []
 
 
 class AskedChoices(Struct, frozen=True, forbid_unknown_fields=True):
@@ -127,7 +129,8 @@ def chosen(stream: str, key: Key, request: str, answer: Answer) -> ChoiceTold:
         answer.probability,
         answer.why,
         in_force(answer),
-        *(("", "value") if isinstance(answer.context, Protected) else (answer.context,)),
+        *(("", "value") if isinstance(answer.context, Protected) else (answer.context, "header")),
+        answer.filter,
     )
 
 
@@ -145,16 +148,17 @@ def in_force(answer: Answer) -> InForce | None:
 
 def answer_of(line: HttpAnswer | ChoiceTold) -> Answer:
     """The answer that the service sent."""
-    probability: float = 1.0
-    context: str | Protected = ""
-    if isinstance(line, ChoiceTold):
-        probability = line.probability
-        context = line.context if line.played == "header" else Protected(Names(played="value"), 0)
-    if line.release is None:
-        return Answer(line.action, line.source, probability=probability, context=context)
-    release = line.release
-    where = release.partition, release.epoch, release.born, release.block, release.slots + 1
-    return Answer(line.action, line.source, *where, probability, context=context)
+    answer = Answer(line.action, line.source)
+    if line.release is not None:
+        release = line.release
+        where = release.partition, release.epoch, release.born, release.block, release.slots + 1
+        answer = Answer(line.action, line.source, *where)
+    if not isinstance(line, ChoiceTold):
+        return answer
+    context = line.context if line.played == "header" else Protected(Names(played="value"), 0)
+    return structs.replace(
+        answer, probability=line.probability, context=context, filter=line.filter
+    )
 
 
 def written_key(key: Key) -> WireKey:
@@ -179,7 +183,8 @@ def read_key(key: WireKey) -> Key:
 
 
 def asked_of(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
-    """What a call asks. Of its contexts, what is no level is `other`, whatever stands there.
+    """What a call asks. Of its contexts, what is no level is `other`, whatever stands there; of its
+    exclusions, what is no name is ignored.
 
     Privacy: a private context that were refused would leave a gap in the topic of requests, and an
     answer 400 in a public metric.
@@ -187,11 +192,11 @@ def asked_of(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
     try:
         return decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return decoder.decode(_with_readable_contexts(body))
+        return decoder.decode(_readable(body))
 
 
-def _with_readable_contexts(body: bytes) -> bytes:
-    """The same call, whose contexts have only what could be a level.
+def _readable(body: bytes) -> bytes:
+    """The same call, whose contexts have only what could be a level, and its exclusions only names.
 
     JSON that others write has NaN and 1e400, halves of characters, control characters, and any
     depth.
@@ -203,6 +208,9 @@ def _with_readable_contexts(body: bytes) -> bytes:
         return body
     calls = call.get("requests") if isinstance(call, dict) else None
     for one in (call, *(calls if isinstance(calls, list) else ())):
+        if isinstance(one, dict) and "exclude" in one:
+            names = one["exclude"] if isinstance(one["exclude"], list) else []
+            one["exclude"] = [_whole(name) for name in names if isinstance(name, str)]
         if isinstance(one, dict) and "context" in one:
             context = one["context"] if isinstance(one["context"], dict) else {}
             one["context"] = {

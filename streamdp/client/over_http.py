@@ -29,7 +29,7 @@ import logging
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Self, TypeVar
 from urllib.parse import quote, urlsplit
@@ -51,6 +51,7 @@ from streamdp.client.answers import (
 from streamdp.client.arguments import (
     checked_callback,
     checked_count,
+    checked_exclusions,
     checked_fallbacks,
     checked_id,
     checked_key,
@@ -59,6 +60,7 @@ from streamdp.client.arguments import (
     checked_text,
 )
 from streamdp.client.cache import Clock
+from streamdp.client.choosing import settled
 from streamdp.core.errors import InvalidConfig, StreamdpError, TransportLost
 from streamdp.ports import Key
 
@@ -177,19 +179,26 @@ class HttpActions:
         return answers
 
     def choose(
-        self, stream: str, key: Key, request: str, *, context: Context | None = None
+        self,
+        stream: str,
+        key: Key,
+        request: str,
+        *,
+        context: Context | None = None,
+        exclude: Collection[str] = (),
     ) -> Answer:
         """Let the service draw the action for a request of a feedback stream, and wait.
 
         A context leaves this process: the service refuses those of a stream whose contexts are
-        private (`played = "value"`), for which only a cache in your process can choose.
+        private (`played = "value"`), for which only a cache in your process can choose. So do the
+        exclusions.
         """
-        (choice,) = self._choices(stream, [_asked(key, request, context)])
+        (choice,) = self._choices(stream, [_asked(key, request, context, exclude)])
         return choice
 
     def choose_all(self, stream: str, requests: Sequence[tuple[Key, str]]) -> list[Answer]:
         """`choose` for many requests, a thousand per question. Never raises `TransportLost`."""
-        return self._choices(stream, [_asked(key, request, None) for key, request in requests])
+        return self._choices(stream, [_asked(key, request) for key, request in requests])
 
     def _choices(self, stream: str, requests: Sequence[http_wire.AskedChoice]) -> list[Answer]:
         stale = self._known(stream).stale
@@ -199,7 +208,7 @@ class HttpActions:
             try:
                 choices += self._asked(stream, partial(self._wire.choose, stream, some))
             except TransportLost:
-                choices += [stale] * len(some)
+                choices += [settled(stale, (), one.exclude, stale.context) for one in some]
         told = [choice for choice in choices if isinstance(choice.context, Protected)]
         if told and not isinstance(stale.context, Protected):  # so are its fallbacks from now on
             self._known(stream).stale = structs.replace(stale, context=told[0].context)
@@ -301,12 +310,14 @@ class HttpActions:
                 _logger.exception("on_change failed")
 
 
-def _asked(key: Key, request: str, context: Context | None) -> http_wire.AskedChoice:
+def _asked(
+    key: Key, request: str, context: Context | None = None, exclude: Collection[str] = ()
+) -> http_wire.AskedChoice:
     """A question for a choice; levels that are neither text nor numbers are `other` anyway."""
     name, sound = checked_id(request, "request"), (str, int, float)
     levels = {of: level for of, level in (context or {}).items() if isinstance(level, sound)}
     wire = http_wire.written_key(checked_key(key))
-    return http_wire.AskedChoice(wire, name, levels or None)
+    return http_wire.AskedChoice(wire, name, levels or None, sorted(checked_exclusions(exclude)))
 
 
 class _Wire:

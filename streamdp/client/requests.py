@@ -25,6 +25,7 @@ or another, needs both: `Request(key, id)`.
 | `streamdp-action` | the action that was shown |
 | `streamdp-context` | the levels of its fields, in a stream with public contexts |
 | `pscore` | the probability of the draw, decimal text |
+| `streamdp-filter` | the digest of the actions that were left, where the request excluded some |
 | `streamdp-release` | partition/epoch/born/block of the release behind it; none for a fallback |
 | `streamdp-person` | who was shown it, where a cap is configured |
 
@@ -35,17 +36,22 @@ request's content instead, which has one length; its headers say nothing of them
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 from uuid import uuid4
 
 from msgspec import Struct
 
 from streamdp.assembly.contents import Asked, Reward, Said
-from streamdp.assembly.public import PERSON_HEADER, PROPENSITY_HEADER, REQUEST_HEADER
-from streamdp.client.answers import Answer, Chooser, Context, Protected, Why
+from streamdp.assembly.public import (
+    FILTER_HEADER,
+    PERSON_HEADER,
+    PROPENSITY_HEADER,
+    REQUEST_HEADER,
+)
+from streamdp.client.answers import Answer, Chooser, Context, Protected
 from streamdp.client.arguments import checked_count, checked_key, checked_seconds, id_bytes
 from streamdp.client.threaded import InThread
 from streamdp.client.writing import Record, TopicWriter, WritingCondition
@@ -133,7 +139,9 @@ def request_record(
             if choice.context:
                 headers.append((CONTEXT_HEADER, choice.context.encode()))
             headers.append((PROPENSITY_HEADER, repr(choice.probability).encode()))
-        if choice.why is Why.PUBLISHED:
+            if choice.filter:
+                headers.append((FILTER_HEADER, choice.filter.encode()))
+        if choice.partition >= 0:  # `why` may depend on what a private request excludes
             release = choice.partition, choice.epoch, choice.born, choice.block
             headers.append((RELEASE_HEADER, b"%d/%d/%d/%d" % release))
     if person is not None:
@@ -209,10 +217,12 @@ class Loop:
         request: str | None = None,
         person: str | None = None,
         context: Context | None = None,
+        exclude: Collection[str] = (),
     ) -> Shown:
         """Draw the action to show for a key and a context, and write that it is shown.
 
-        A context in a header is public for good. Private ones are written into the content.
+        A context in a header is public for good, and so are exclusions: their digest stands in a
+        header. Where contexts are private neither leaves the content.
 
         Without an id the request gets a fresh random one. A call with the id of an earlier request
         shows it again, which the join takes for a repetition: keep the first result.
@@ -226,7 +236,9 @@ class Loop:
             )
         asked = Request(key, uuid4().hex if request is None else request)
         id_bytes(asked.id, "request")
-        given = {} if context is None else {"context": context}
+        given: dict[str, Any] = {} if context is None else {"context": context}
+        if exclude:
+            given["exclude"] = exclude
         choice = self._actions.choose(self._stream, key, asked.id, **given)
         self.write(asked, choice=choice, person=person)
         return Shown(asked, choice)

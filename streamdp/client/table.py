@@ -9,11 +9,11 @@ The rules:
    one with the most slots, then the lowest partition; such keys are counted.
 3. The stream's own line (`ModeLine`) says whether the fallback action answers for every key. The
    last one counts; the cache obeys it, so the answers here stay as they were published.
-4. Memory is bounded: beyond `most_keys` a new key is counted and not kept, so the fallback action
-   answers. A key takes about 0.4 kB; a policy takes 4 bytes more for each action, and beyond
-   `most_bytes` of policies a new key is not kept either.
+4. Memory is bounded: beyond `most_keys` a new key is counted and not kept, so it is answered like
+   one without a release. A key takes about 0.4 kB; a policy takes 4 bytes more for each action, and
+   beyond `most_bytes` of policies a new key is not kept either.
 5. A policy's line names its actions and, with contexts, the fields and levels: its parts belong to
-   these, whatever a reader knew before. Requests without a policy follow the newest line's. But a
+   these, whatever a reader knew before. Requests without a policy follow the latest epoch's. But a
    context that the reader calls private stays so: a line of an earlier epoch may say `header`.
 6. A line that cannot be read (written by a newer streamdp) is counted; the answer before it stays.
 """
@@ -46,6 +46,8 @@ class Table:
     __slots__ = (
         "_bytes",
         "_contenders",
+        "_epoch",
+        "_last",
         "_most_bytes",
         "_most_keys",
         "_names",
@@ -67,7 +69,8 @@ class Table:
         self.live = True  # by the stream's own line
         self.beyond = 0  # records of keys that were not kept
         self.refused = 0  # lines that could not be read
-        self.names = source.names or Names()  # of the line that was read last
+        self.names = self._last = source.names or Names()  # of the latest epoch; of the last line
+        self._epoch = 0
         self._most_keys = most_keys
         self._most_bytes = most_bytes
         self._bytes = 0  # of kept policies
@@ -146,14 +149,16 @@ class Table:
         names = names_of(line, salt=self.names.salt)
         if self.source.names is not None and self.source.names.played == "value":
             names = replace(names, played="value")
-        if names == self.names:
-            names = self.names  # one for all
+        if names == self._last:
+            names = self._last  # one for all
         parts, count = from_base64(line.policy, "policy"), len(names.actions)
         policy = policy_of(parts, actions=count, cells=names.cells)
         over_cells = policy.reshape(names.cells, count).sum(axis=0, dtype=np.int64)
         likeliest = names.actions[int(np.argmax(over_cells))]
         kept = held(policy, hashed_prefix(names.salt, line.identity), names)
-        self.names = names
+        self._last = names
+        if line.epoch >= self._epoch:
+            self.names, self._epoch = names, line.epoch
         return Answer(likeliest, Why.PUBLISHED, *where, held=kept)
 
 

@@ -8,7 +8,8 @@
 For a feedback stream a request asks for its choice, which is drawn from the policy in force:
 
     GET  /v1/streams/{stream}/keys/{key}/choice?request={id}   and likewise for the other keys;
-                                       in a stream with contexts `&device=phone&…` beside it
+                                       in a stream with contexts `&device=phone&…` beside it,
+                                       and `&exclude=NAME` for each action that is not to be shown
     POST /v1/streams/{stream}/choices                     up to 1,000 requests at once
 
 Addresses are split before any decoding, so an encoded slash is part of a key. A look-up leaves no
@@ -29,7 +30,7 @@ from hashlib import sha256
 from urllib.parse import parse_qs, unquote_to_bytes
 
 from streamdp import __version__
-from streamdp.client import Answer
+from streamdp.client import Answer, Why
 from streamdp.client.http_wire import (
     MOST_KEYS_A_BATCH,
     AllChosen,
@@ -151,20 +152,22 @@ class Lookups:
         if len(requests) != 1 or not requests[0]:
             raise Rejected(400, "expected ?request=ID once, with the request's own id")
         names = self._knowledge.about[stream].source.names
-        context = None
+        context, exclude = None, query.get("exclude", [])
         if names is not None and names.contexts is not None:
+            declared = names.contexts.declared
             context = {
                 name: values[0] if len(values) == 1 else None
                 for name, values in query.items()
-                if name != "request" or name in names.contexts.declared
+                if name not in ("request", "exclude") or name in declared
             }
+            exclude = [] if "exclude" in declared else exclude
         try:
-            choice = self._cache.choose(stream, key, requests[0], context=context)
+            choice = self._cache.choose(stream, key, requests[0], context=context, exclude=exclude)
         except InvalidConfig as error:
             raise Rejected(400, str(error)) from None
         headers = [JSON, (b"cache-control", b"no-store"), *self._age(stream)]
         headers.append((b"streamdp-source", choice.why.value.encode()))
-        if choice.action == NO_FALLBACK:
+        if choice.action == NO_FALLBACK and choice.why is not Why.NOTHING_ALLOWED:
             raise Rejected(404, "no policy is known, and the stream has no fallback", *headers[1:])
         return Answered(200, headers, encode(chosen(stream, key, requests[0], choice)))
 
@@ -177,7 +180,13 @@ class Lookups:
         try:
             for request in requests:
                 key = read_key(request.key)
-                choice = choose(stream, key, request.request, context=request.context)
+                choice = choose(
+                    stream,
+                    key,
+                    request.request,
+                    context=request.context,
+                    exclude=request.exclude,
+                )
                 drawn.append(chosen(stream, key, request.request, choice))
         except InvalidConfig as error:
             raise Rejected(400, str(error)) from None

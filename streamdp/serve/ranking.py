@@ -22,8 +22,9 @@ They write to the topics of the assembly that makes the stream's events. Rules:
    always 202, ``"durable": false``: it is dropped without a word if its connection sends too many,
    or if the queue is half full, so that the rest is left to trusted senders.
 6. Rank is refused for a stream whose contexts are private, unless this process and whoever asks it
-   are inside the trust boundary, as `http.private_contexts` says. Then nothing that a context holds
-   is a reason to refuse: the topic would lack a request because of its content.
+   are inside the trust boundary, as `http.private_contexts` says. Then nothing that a context or
+   an exclusion holds is a reason to refuse: the topic would lack a request because of its content.
+   So a request that excludes every action is written too.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from functools import partial
 import msgspec
 from msgspec import Struct
 
+from streamdp.client import Why
 from streamdp.client.http_wire import (
     MOST_KEYS_A_BATCH,
     ChoiceTold,
@@ -79,6 +81,7 @@ class AskedRank(Struct, frozen=True, forbid_unknown_fields=True):
     request: str = ""  # its id; by default 128 random bits
     person: str | None = None
     context: WireContext | None = None
+    exclude: list[str] = []
 
 
 class AskedOne(AskedRank, frozen=True, forbid_unknown_fields=True):
@@ -237,12 +240,12 @@ class Ranking:
             try:
                 request = Request(read_key(one.key), one.request or secrets.token_hex(16))
                 choice = self._knowledge.cache.choose(
-                    stream, request.key, request.id, context=one.context
+                    stream, request.key, request.id, context=one.context, exclude=one.exclude
                 )
                 records.append(request_record(request, choice=choice, person=one.person))
             except InvalidConfig as error:
                 raise Rejected(400, str(error)) from None
-            if choice.action == NO_FALLBACK:
+            if choice.action == NO_FALLBACK and choice.why is not Why.NOTHING_ALLOWED:
                 raise Rejected(404, "no policy is known, and the stream has no fallback")
             told.append(chosen(stream, request.key, request.id, choice))
         if self._undurable and writer.silent_seconds > self._within:

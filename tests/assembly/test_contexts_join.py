@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ from streamdp.assembly.persons import Cap
 from streamdp.assembly.public import PERSON_HEADER
 from streamdp.assembly.recipes import PrivateRewards, Unreadable, Value
 from streamdp.cli._loop_records import loop_records
-from streamdp.client import ActionsCache, Answer, Loop, LoopTopics, Names, Request, Why
+from streamdp.client import ActionsCache, Answer, Loop, LoopTopics, Names, Request, Source, Why
 from streamdp.client.arguments import check_fields
 from streamdp.client.choosing import choose, hashed_prefix, held
 from streamdp.client.requests import outcome_record, request_record
@@ -115,10 +115,16 @@ class Cache:
         self.answer, self.names = answer, names
 
     def choose(
-        self, stream: str, key: Key, request: str, *, context: Context | None = None
+        self,
+        stream: str,
+        key: Key,
+        request: str,
+        *,
+        context: Context | None = None,
+        exclude: Collection[str] = (),
     ) -> Answer:
         cell = self.names.cell(context)
-        return choose(self.answer, request, cell, self.names.told(cell))
+        return choose(self.answer, request, cell, self.names.told(cell), exclude)
 
     def has_read(self, stream: str) -> bool:
         return True
@@ -582,7 +588,7 @@ CONTEXTS: dict[bytes, Context] = {
 
 
 def ranked_over_http(
-    configuration: Configuration, context: bytes
+    configuration: Configuration, context: bytes, exclude: bytes = b"[]"
 ) -> tuple[Record | None, dict[str, object]]:
     """The record of one request, and what else of it is seen: alone, and in a batch of three."""
     known: Any = Known(configuration)
@@ -599,11 +605,12 @@ def ranked_over_http(
 
     async def run() -> list[Any]:
         gate = Gate(answer, token=lambda: None, bucket=Bucket(1e9, lambda: 0.0), traffic=traffic)
-        one = b'{"key":"home","request":"r-%d","context":%b}'
+        one = b'{"key":"home","request":"r-%d","context":%b,"exclude":%b}'
         calls = {
-            "rank": one % (1, context),
+            "rank": one % (1, context, exclude),
             "ranks": b'{"requests":[' + b",".join(
-                one % (at, context if at == 3 else PHONE) for at in (2, 3, 4)) + b"]}",
+                one % ((at, context, exclude) if at == 3 else (at, PHONE, b"[]"))
+                for at in (2, 3, 4)) + b"]}",
         }  # fmt: skip
         async with ranking.writing():
             answers = [
@@ -624,6 +631,47 @@ def ranked_over_http(
     return (records[0] if records else None), seen
 
 
+EXCLUSIONS: dict[bytes, Collection[str]] = {
+    b"[]": (), b"null": (), b"7": (), b"[7,null,[],NaN]": (), b'["\\ud83d"]': (),
+    b'{"boots":1}': (), b'"boots"': (),
+    b'["boots"]': ("boots",), b'["hats","boots",1e400]': ("boots",),
+    json.dumps(ACTIONS).encode(): ACTIONS,
+    json.dumps([*ACTIONS, "", DEEP.decode()]).encode(): ACTIONS,
+}  # fmt: skip
+"""Exclusions as a call may have them, and what each of them is."""
+
+
+def even(levels: Context, exclude: Collection[str]) -> Answer:
+    """What a cache answers to a key without a release."""
+    source = Source(StreamTopics("shop", "clicks", "in"), "boots", NAMES)
+    known = ActionsCache(lambda: None, [source])  # type: ignore[arg-type, return-value]
+    known._streams["clicks"].current()
+    return known.choose("clicks", b"home", "r-1", context=levels, exclude=exclude)
+
+
+def unanswered(seen: Mapping[str, object]) -> dict[str, object]:
+    """All but the length of the answers, which name the action to who asks."""
+    answers: Any = seen["answers"]
+    short = [(status, headers.keys()) for status, headers in answers]
+    return {**seen, "answers": short}
+
+
+def test_no_private_exclusion_changes_more_than_its_request_s_content(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is refused and no record is missing: not even where nothing is allowed."""
+    configuration, contents = shop(tmp_path), set()
+    plain = unanswered(ranked_over_http(configuration, PHONE)[1])
+    for exclude, names in EXCLUSIONS.items():
+        record, seen = ranked_over_http(configuration, PHONE, exclude)
+        expected = request_record(R1, choice=even(CONTEXTS[PHONE], names))
+        assert record == (expected[0], expected[1], list(expected[2])), exclude[:40]
+        assert unanswered(seen) == plain, exclude[:40]
+        contents.add(expected[1])
+    assert len(contents) >= 3
+    assert caplog.text == ""
+
+
 def test_no_private_context_changes_more_than_its_request_s_content(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -633,9 +681,7 @@ def test_no_private_context_changes_more_than_its_request_s_content(
     assert plain["metrics"] == {"2xx": 2}
     for context, levels in CONTEXTS.items():
         record, seen = ranked_over_http(configuration, context)
-        told = NAMES.told(NAMES.cell(levels))
-        choice = Answer("boots", Why.UNKNOWN_KEY, context=told)
-        expected = request_record(R1, choice=choice)
+        expected = request_record(R1, choice=even(levels, ()))
         assert record == (expected[0], expected[1], list(expected[2])), context[:40]
         assert seen == plain, context[:40]
     assert caplog.text == ""
@@ -652,9 +698,11 @@ def _refuses_fields(patch: pytest.MonkeyPatch) -> None:
     """Mutant: as of public contexts, a field that is not declared is refused."""
     honest = ActionsCache.choose
 
-    def choose(self: ActionsCache, *asked: Any, context: Context | None = None) -> Answer:
+    def choose(
+        self: ActionsCache, *asked: Any, context: Context | None = None, exclude: Any
+    ) -> Answer:
         check_fields(context or {}, NAMES)
-        return honest(self, *asked, context=context)
+        return honest(self, *asked, context=context, exclude=exclude)
 
     patch.setattr(ActionsCache, "choose", choose)
 

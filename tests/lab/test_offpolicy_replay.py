@@ -469,7 +469,7 @@ def test_are_wrong_options_refused(arguments: list[str], said: str, tmp_path: Pa
 
 
 def test_is_a_topic_read_with_its_headers(tmp_path: Path) -> None:
-    """The action and the propensity from headers; garbage is no arm, or no propensity."""
+    """The action and the propensity from headers, or none of it: garbage, and filters."""
     log = made_up(200, seed=3)
     technology = Sqlite.from_settings({"path": tmp_path / "shop.db"}, app="shop")
     rows = zip(log.played.tolist(), log.reward.tolist(), log.pscore.tolist(), strict=True)
@@ -482,6 +482,7 @@ def test_is_a_topic_read_with_its_headers(tmp_path: Path) -> None:
         headers.append(named)
     headers[5] = [("streamdp-action", b"nobody"), ("pscore", b"0.5")]
     headers[6] = [headers[6][0], ("pscore", b"half")]
+    headers[7] = [*headers[7], ("streamdp-filter", b"0123456789abcdef")]
 
     async def send() -> None:
         topics = StreamTopics("shop", "banners", "impressions")
@@ -498,8 +499,8 @@ def test_is_a_topic_read_with_its_headers(tmp_path: Path) -> None:
     assert "propensities are missing" in str(missing.exception) + missing.output
     answer = json.loads(invoked(*full, "--on-bad", "null").stdout)
     assert answer["slots"] == 200
-    assert answer["unnamed_slots"] == answer["slots_without_propensity"] == 1
-    assert answer["cells"][0]["value"]["records"] == 198
+    assert (answer["unnamed_slots"], answer["slots_without_propensity"]) == (1, 2)
+    assert answer["cells"][0]["value"]["records"] == 197
     bare = invoked(*asked)
     assert "a topic does not name them" in str(bare.exception) + bare.output
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
+from urllib.parse import quote
 
 import jsonschema
 import numpy as np
@@ -94,7 +95,26 @@ def test_does_a_batch_get_the_same_choices() -> None:
     assert [choice["source"] for choice in answer.json["choices"]] == [
         "published", "published", "unknown_key",
     ]  # fmt: skip
-    assert answer.json["choices"][2]["probability"] == 1
+    assert answer.json["choices"][2]["probability"] == 1 / len(ACTIONS)
+
+
+def test_does_an_exclusion_get_the_same_choice_by_every_call() -> None:
+    """In the query once for each name; in a batch as a list."""
+    excluded = ACTIONS[:2]
+    query = "&".join(f"exclude={quote(name)}" for name in excluded)
+    (single,) = asked(f"/v1/streams/home/keys/fr/choice?request=r-1&{query}")
+    conforms(single.json, "Choice")
+    assert single.json["action"] in ACTIONS[2:]
+    assert len(single.json["filter"]) == 16
+    one = {"key": "fr", "request": "r-1", "exclude": list(excluded)}
+    (batch,) = asked("/v1/streams/home/choices", method="POST", body={"requests": [one]})
+    assert batch.json["choices"] == [single.json]
+    conforms({"requests": [one]}, "AskedChoices")
+    every = "&".join(f"exclude={quote(name)}" for name in ACTIONS)
+    (nothing,) = asked(f"/v1/streams/home/keys/fr/choice?request=r-1&{every}")
+    conforms(nothing.json, "Choice")
+    assert (nothing.status, nothing.json["action"]) == (200, "")
+    assert nothing.headers["streamdp-source"] == nothing.json["source"] == "nothing_allowed"
 
 
 @pytest.mark.parametrize(
@@ -218,7 +238,11 @@ def test_does_a_client_over_http_get_the_choices_of_a_cache() -> None:
         single = [actions.choose("home", key, name) for key, name in requests[:5]]
         assert single == expected[:5]
         unknown = actions.choose("home", b"\xff unknown", "r-1")
-        assert unknown == Answer("a", Why.UNKNOWN_KEY)
+        assert (unknown.why, unknown.probability) == (Why.UNKNOWN_KEY, 1 / len(ACTIONS))
+        left = actions.choose("home", b"fr", "r-1", exclude=ACTIONS[1:])
+        assert (left.action, left.probability, len(left.filter)) == (ACTIONS[0], 1.0, 16)
+        nothing = actions.choose("home", b"fr", "r-1", exclude=ACTIONS)
+        assert (nothing.action, nothing.why) == ("", Why.NOTHING_ALLOWED)
         with pytest.raises(InvalidConfig, match=r"no actions; expected .* `choose` where"):
             actions.fetch("home", [b"fr"])
         assert "no actions" in actions.condition("home").trouble
@@ -236,6 +260,8 @@ def test_does_a_client_over_http_fall_back_where_nobody_answers() -> None:
     with HttpActions(address, {"home": "a"}, timeout=1) as actions:
         chosen = actions.choose_all("home", [(b"fr", "r-1"), (None, "r-2")])
         assert chosen == [Answer("a", Why.STALE)] * 2
+        without = actions.choose("home", b"fr", "r-1", exclude=["a"])
+        assert without == Answer("", Why.NOTHING_ALLOWED)
         condition = actions.condition("home")
         assert (condition.feed, bool(condition.trouble)) == (Feed.LOST, True)
         with pytest.raises(InvalidConfig, match="unknown"):

@@ -116,13 +116,16 @@ def test_what_is_ranked_and_rewarded_is_an_event_of_the_join(kind: str, tmp_path
             else await with_topics(Sqlite.from_settings({"path": str(tmp_path / "x.db")}, app="s"))
         )
         async with open_shop(technology) as shop:
-            asked_for = {"key": "fr", "request": "r1", "person": "p-7"}
+            out = CLICKS.learner.actions[0]
+            asked_for = {"key": "fr", "request": "r1", "person": "p-7", "exclude": [out]}
             conforms(asked_for, "AskedRank")
             answer = await shop.post(RANK, asked_for)
             assert answer.status == 200
             conforms(answer.json, "Ranked")
             assert answer.json["durable"] is True
-            choice = await asked(shop.gate, "/v1/streams/home/keys/fr/choice?request=r1")
+            choice = await asked(
+                shop.gate, f"/v1/streams/home/keys/fr/choice?request=r1&exclude={out}"
+            )
             assert {**choice.json, "durable": True} == answer.json
             fresh = (await shop.post(RANK, {"key": "fr"})).json["request"]
             assert len(fresh) == 32
@@ -134,7 +137,10 @@ def test_what_is_ranked_and_rewarded_is_an_event_of_the_join(kind: str, tmp_path
         first, second = joined(*written, Rewards())
         assert (first[1], second[1]) == ([0.0], [1.0])  # losses: clicked, and not
         assert first[2]["streamdp-action"] == answer.json["action"].encode()
+        assert first[2]["streamdp-action"] != out.encode()
         assert float(first[2]["pscore"]) == answer.json["probability"]
+        assert first[2]["streamdp-filter"] == answer.json["filter"].encode()
+        assert "streamdp-filter" not in second[2]
         assert second[2]["streamdp-request"] == fresh.encode()
         assert ("streamdp-person", b"p-7") in written[0][0][3]
 

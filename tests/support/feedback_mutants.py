@@ -10,6 +10,7 @@ run: the scale that is printed for Hybrid-UCB, advice that is protected, a δ be
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -22,6 +23,7 @@ import pytest
 from msgspec import structs
 
 from streamdp.client import Answer, choosing
+from streamdp.client.filtering import allowed
 from streamdp.core import calibration
 from streamdp.core.arrays import Bools, Columns, Ints
 from streamdp.core.bank import Bank
@@ -347,5 +349,60 @@ def tosses_a_coin_of_its_own(patch: pytest.MonkeyPatch) -> None:
 
     def choose(answer: Answer, request: str, *cell: Any) -> Answer:
         return drawn(answer, f"{request}-{next(tosses)}")
+
+    patch.setattr(choosing, "choose", choose)
+
+
+def _allowed_ends(answer: Answer, exclude: Collection[str]) -> list[int]:
+    assert answer.held is not None
+    mask = np.array([name not in exclude for name in answer.held.names.actions])
+    return allowed(answer.held.ends, mask)
+
+
+@broken_draw("without an excluded action, actions do not follow the policy over the others")
+def hashes_no_filter(patch: pytest.MonkeyPatch) -> None:
+    """Who is asked again keeps its part: of two actions that are left, one is nearly certain."""
+    drawn = choosing.choose
+
+    def choose(
+        answer: Answer, request: str, cell: int, context: str, exclude: Collection[str]
+    ) -> Answer:
+        assert answer.held is not None
+        ends = array("I", _allowed_ends(answer, exclude))
+        kept = structs.replace(answer.held, ends=ends)
+        return drawn(structs.replace(answer, held=kept), request)
+
+    patch.setattr(choosing, "choose", choose)
+
+
+@broken_draw("a probability is said that the action was not drawn with, of those allowed")
+def says_the_probability_of_before_the_filter(patch: pytest.MonkeyPatch) -> None:
+    drawn = choosing.choose
+
+    def choose(
+        answer: Answer, request: str, cell: int, context: str, exclude: Collection[str]
+    ) -> Answer:
+        assert answer.held is not None
+        choice = drawn(answer, request, cell, context, exclude)
+        share = np.diff([0, *answer.held.ends])[int(choice.action)]
+        return structs.replace(choice, probability=float(share) / PARTS)
+
+    patch.setattr(choosing, "choose", choose)
+
+
+@broken_draw("without an excluded action, actions do not follow the policy over the others")
+def shows_the_next_one_instead(patch: pytest.MonkeyPatch) -> None:
+    """An excluded action's neighbour gets all of its share, and the right one is said."""
+    drawn = choosing.choose
+
+    def choose(
+        answer: Answer, request: str, cell: int, context: str, exclude: Collection[str]
+    ) -> Answer:
+        choice, ends = drawn(answer, request), _allowed_ends(answer, exclude)
+        arm = int(choice.action)
+        while str(arm) in exclude or ends[arm] == (ends[arm - 1] if arm else 0):
+            arm = (arm + 1) % len(ends)
+        share = np.diff([0, *ends])[arm]
+        return structs.replace(choice, action=str(arm), probability=float(share) / PARTS)
 
     patch.setattr(choosing, "choose", choose)

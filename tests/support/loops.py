@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from streamdp.assembly.join import Join, Positions
@@ -31,7 +31,13 @@ class Draws:
         self.asked: list[tuple[str, Key, str]] = []
 
     def choose(
-        self, stream: str, key: Key, request: str, *, context: Context | None = None
+        self,
+        stream: str,
+        key: Key,
+        request: str,
+        *,
+        context: Context | None = None,
+        exclude: Collection[str] = (),
     ) -> Answer:
         self.asked.append((stream, key, request))
         action = ACTIONS[len(self.asked) % 2]

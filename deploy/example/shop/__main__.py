@@ -44,7 +44,7 @@ class Visitors:
     def __init__(self, store: Store, *, a_second: float, delay: float) -> None:
         self.on = True
         self.world = World(_SEED)
-        self.score = Score(WithoutPrivacy(store.contexts, delay=delay, seed=_SEED))
+        self.score = Score(WithoutPrivacy(store.contexts, delay=delay, seed=_SEED + 1))
         self.begun = clock()
         self.learned_after: float | None = None
         self._store, self._a_second = store, a_second

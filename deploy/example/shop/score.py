@@ -39,7 +39,7 @@ class WithoutPrivacy:
         )  # fmt: skip
         self._delay = delay
         self._chance = random.Random(seed)  # noqa: S311  # a simulation, no secret
-        self._policies: dict[str, dict[str, float] | None] = {}  # since the latest release
+        self._policies: dict[str, dict[str, float]] = {}  # since the latest release
         self._later: deque[tuple[float, Segment, str, float]] = deque()
 
     def show(self, visit: Visit, *, now: float) -> str:
@@ -50,10 +50,10 @@ class WithoutPrivacy:
                 self._policies.clear()
         segment = visit.segment
         if segment.name not in self._policies:
-            self._policies[segment.name] = self._engine.policy(b"home", segment.context)
-        policy, shelf = self._policies[segment.name], FIXED
-        if policy is not None:
-            (shelf,) = self._chance.choices(list(policy), list(policy.values()))
+            policy = self._engine.policy(b"home", segment.context)
+            self._policies[segment.name] = policy or dict.fromkeys(SHELVES, 1.0)
+        policy = self._policies[segment.name]
+        (shelf,) = self._chance.choices(list(policy), list(policy.values()))
         self._later.append((now + self._delay, segment, shelf, reward(visit.would_buy[shelf])))
         return shelf
 

@@ -75,7 +75,7 @@ class Store:
                 self.seen.append(seen)
 
     def policy(self, segment: Segment) -> dict[str, float] | None:
-        """The published policy of a segment's cell: a probability for each shelf."""
+        """The policy in force in a segment's cell: a probability for each shelf."""
         held = self.actions.answer(STREAM, KEY).held
         if held is None:
             return None

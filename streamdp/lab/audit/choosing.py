@@ -10,6 +10,9 @@ action would depend on something that is not public. The checks, for a few polic
 3. The draws of one request under two releases are independent (χ²), so that a new policy really
    changes the draws.
 4. A request gets the same action again.
+5. Where some actions are excluded, all of this holds of the policy over the others. And the request
+   may be one that got an excluded action before: over all requests that got it, the draws without
+   it follow the policy without it (χ²).
 
 Requests are numbered and draws are a hash, so a verdict is always the same. Over all salts that
 could be configured, each χ² would accuse a sound draw for one in 10⁹ (`FALSE_ALARM`).
@@ -17,18 +20,28 @@ could be configured, each χ² would accuse a sound draw for one in 10⁹ (`FALS
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import Protocol
 
 import numpy as np
 
-from streamdp.core.arrays import Floats, Ints
+from streamdp.client.filtering import allowed
+from streamdp.core.arrays import Bools, Floats, Ints
 from streamdp.core.events import SUMS
 from streamdp.core.evidence.policy import PARTS, Policy, uniform_policy
 from streamdp.core.releases import Identity
 from streamdp.lab.audit.sampler import chi2
 
-Draw = Callable[[Policy, Identity, str], tuple[int, float]]
-"""Returns the action's place and stated probability for a policy, its release and a request."""
+
+class Draw(Protocol):
+    """Returns the action's place and stated probability for a policy, its release and a request."""
+
+    def __call__(
+        self, policy: Policy, release: Identity, request: str, *, mask: Bools | None = None
+    ) -> tuple[int, float]:
+        """The draw, from the actions that the mask allows."""
+        ...
+
 
 _SKEWED = (PARTS // 2, PARTS // 4, 0, PARTS // 8, 1, PARTS // 8 - 1)
 _AGAIN = 100  # requests that ask a second time
@@ -58,6 +71,22 @@ def _flaws(draw: Draw, samples: int) -> Iterator[str]:
         again, _ = _drawn(draw, policy, releases[0], _AGAIN)
         if (again != then[0][:_AGAIN]).any():
             yield "a request gets another action when it is asked again"
+        yield from _flaws_of_filters(draw, policy, releases[0], then[0])
+
+
+def _flaws_of_filters(draw: Draw, policy: Policy, release: Identity, before: Ints) -> Iterator[str]:
+    """The faults of draws without the action that a request got before, which is public."""
+    for arm in range(len(policy)):
+        mask = np.arange(len(policy)) != arm
+        ends = allowed(np.cumsum(policy, dtype=np.int64).tolist(), mask)
+        left, got = np.diff(ends, prepend=0), before == arm
+        arms, said = _drawn(draw, policy, release, len(before), mask=mask)
+        if (said * PARTS != left[arms]).any():
+            yield "a probability is said that the action was not drawn with, of those allowed"
+        for chosen in (arms, arms[got]):
+            counts = np.bincount(chosen, minlength=len(policy))
+            if not _follows(counts, left / PARTS * len(chosen)):
+                yield "without an excluded action, actions do not follow the policy over the others"
 
 
 def _follows(observed: Ints, expected: Floats) -> bool:
@@ -68,8 +97,10 @@ def _follows(observed: Ints, expected: Floats) -> bool:
     return chi2(observed[possible], expected[possible]).passed
 
 
-def _drawn(draw: Draw, policy: Policy, release: Identity, requests: int) -> tuple[Ints, Floats]:
+def _drawn(
+    draw: Draw, policy: Policy, release: Identity, requests: int, *, mask: Bools | None = None
+) -> tuple[Ints, Floats]:
     """The actions and stated probabilities that a number of requests get."""
-    drawn = [draw(policy, release, f"r-{at}") for at in range(requests)]
+    drawn = [draw(policy, release, f"r-{at}", mask=mask) for at in range(requests)]
     arms, said = zip(*drawn, strict=True)
     return np.array(arms, dtype=np.int64), np.array(said)

@@ -4,7 +4,8 @@ Records are read and decoded as the service does (`wire.feedback`): a header tha
 twice or unknown is no arm, and an unusable outcome is the loss 1/2. The propensity is a header
 beside the action's, because it is as public as the policy that it comes from: decimal text
 (``pscore: 0.25``), and for frames one little-endian float32 a row under the name with an s
-(``pscores``). An unreadable propensity counts as missing.
+(``pscores``). An unreadable propensity counts as missing; so does that of a request which excluded
+actions (``streamdp-filter``): what another policy would have shown it is unknown.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from contextlib import closing
 
 import numpy as np
 
+from streamdp.assembly.public import FILTER_HEADER
 from streamdp.core.arrays import Floats
 from streamdp.lab.logs import ReadOptions
 from streamdp.lab.logs.log import wrong
@@ -79,7 +81,7 @@ def _propensities(
     read = _in_frame if framed else _in_record
     parts = []
     for pairs, rows in zip(headers, slots, strict=True):
-        given = [value for key, value in pairs if key == wanted]
+        given = [value for key, value in pairs if key in (wanted, FILTER_HEADER)]
         value = given[0] if len(given) == 1 else None
         parts.append(read(value, rows))
     propensities = np.concatenate(parts) if parts else np.zeros(0)
