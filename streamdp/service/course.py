@@ -45,14 +45,12 @@ class Course(Generic[R]):
 
     def cut(self, records: Records) -> Iterator[tuple[R, Records]]:
         """The records in parts, each with what it is read by."""
-        first, last = (
-            max(0, bisect_right(self._since, position) - 1)
-            for position in (records.start, max(records.start, records.next_offset - 1))
-        )
-        for at in range(first, last + 1):
-            until = records.next_offset if at == last else self._since[at + 1]
-            yield self._values[at], _upto(records, until)
-            records = _from(records, until)
+        start, stop = records.start, max(records.start, records.next_offset - 1)
+        first, last = (max(0, bisect_right(self._since, at) - 1) for at in (start, stop))
+        for at in range(first, last):
+            before, records = _split(records, self._since[at + 1])
+            yield self._values[at], before
+        yield self._values[last], records
 
     def unsaved(self) -> list[Renewal]:
         """What the next commit has to save."""
@@ -66,27 +64,15 @@ def _at(configured: R, saved: Sequence[Renewal], since: int) -> R:
     return configured.resumed(then) if then else configured
 
 
-def _upto(records: Records, position: int) -> Records:
-    """The records before a position."""
-    if position == records.next_offset:
-        return records
-    return _some(records, slice(0, bisect_left(records.offsets, position)), records.start, position)
-
-
-def _from(records: Records, position: int) -> Records:
-    """The records from a position on."""
-    some = slice(bisect_left(records.offsets, position), len(records))
-    return _some(records, some, position, records.next_offset)
-
-
-def _some(records: Records, some: slice, start: int, stop: int) -> Records:
-    return replace(
-        records,
-        start=start,
-        offsets=records.offsets[some],
-        keys=records.keys[some],
-        values=records.values[some],
-        headers=records.headers[some],
-        timestamps=records.timestamps[some],
-        next_offset=stop,
+def _split(records: Records, position: int) -> tuple[Records, Records]:
+    """The records before a position, and those from it on."""
+    at = bisect_left(records.offsets, position)
+    columns = ("offsets", "keys", "values", "headers", "timestamps")
+    before, after = (
+        {name: getattr(records, name)[some] for name in columns}
+        for some in (slice(0, at), slice(at, len(records)))
+    )
+    return (
+        replace(records, next_offset=position, **before),
+        replace(records, start=position, **after),
     )
