@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import msgspec
 
@@ -29,8 +29,9 @@ from streamdp.core.evidence.contexts import Contexts
 from streamdp.wire.nesting import SHORT, too_deep
 
 Value = bytes | None
+S = TypeVar("S", bound=msgspec.Struct)
 
-_UNREADABLE = (msgspec.MsgspecError, UnicodeError, TypeError)
+_UNREADABLE = (msgspec.MsgspecError, UnicodeError)
 
 
 class Unreadable(Exception):
@@ -134,11 +135,8 @@ class Rewards:
 
     def answer(self, question: object, value: Value) -> Gains | None:
         """The reward."""
-        try:
-            number = _REWARD.decode(_text(value)).reward
-        except _UNREADABLE:
-            return None
-        return [min(1.0, max(0.0, number))] if math.isfinite(number) else None
+        said = _decoded(_REWARD, value)
+        return [min(1.0, max(0.0, said.reward))] if said and math.isfinite(said.reward) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,15 +165,14 @@ class PrivateRewards:
 
     def question(self, value: Value) -> int:
         """The arm: the action's number, in the cell of the context."""
-        try:
-            if self.contexts is None:
-                return self.actions.index(_PLAYED.decode(_text(value)).action)
-            told = _PLAYED_IN_CONTEXT.decode(_text(value))
-            return self.contexts.cell(told.context) * len(self.actions) + self.actions.index(
-                told.action
-            )
-        except (*_UNREADABLE, ValueError):
-            raise Unreadable from None
+        if self.contexts is None:
+            cell, action = 0, _asked(_PLAYED, value).action
+        else:
+            asked = _asked(_PLAYED_IN_CONTEXT, value)
+            cell, action = self.contexts.cell(asked.context), asked.action
+        if action not in self.actions:
+            raise Unreadable
+        return cell * len(self.actions) + self.actions.index(action)
 
     def answer(self, question: object, value: Value) -> Gains | None:
         """The reward."""
@@ -203,20 +200,14 @@ class Rankers:
 
     def question(self, value: Value) -> object:
         """The lists, in the actions' order."""
-        try:
-            lists = _LISTS.decode(_text(value)).items
-        except _UNREADABLE:
-            raise Unreadable from None
+        lists = _asked(_LISTS, value).items
         return [lists.get(action, []) for action in self.actions]
 
     def answer(self, question: object, value: Value) -> Gains | None:
         """By the place of the chosen item in each list."""
         assert isinstance(question, list)
-        try:
-            item = _ITEM.decode(_text(value)).item
-        except _UNREADABLE:
-            return None
-        return [self._gain(items, item) for items in question]
+        said = _decoded(_ITEM, value)
+        return None if said is None else [self._gain(items, said.item) for items in question]
 
     def _gain(self, items: list[str], item: str) -> float:
         if item not in items:
@@ -248,11 +239,9 @@ class Categories:
 
     def answer(self, question: object, value: Value) -> Gains | None:
         """By the actions that it names; other names are ignored."""
-        try:
-            named = set(_CATEGORIES.decode(_text(value)).categories)
-        except _UNREADABLE:
-            return None
-        return [1.0 if action in named else 0.0 for action in self.actions]
+        said = _decoded(_CATEGORIES, value)
+        named = None if said is None else set(said.categories)
+        return None if named is None else [float(action in named) for action in self.actions]
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,22 +270,16 @@ class Errors:
 
     def question(self, value: Value) -> object:
         """The predictions, in the actions' order; None where there is none."""
-        try:
-            predictions = _PREDICTIONS.decode(_text(value)).predictions
-        except _UNREADABLE:
-            raise Unreadable from None
+        predictions = _asked(_PREDICTIONS, value).predictions
         return [predictions.get(action) for action in self.actions]
 
     def answer(self, question: object, value: Value) -> Gains | None:
         """By the error of each prediction."""
         assert isinstance(question, list)
-        try:
-            truth = _TRUTH.decode(_text(value)).truth
-        except _UNREADABLE:
+        said = _decoded(_TRUTH, value)
+        if said is None or not math.isfinite(said.truth):
             return None
-        if not math.isfinite(truth):
-            return None
-        return [self._gain(prediction, truth) for prediction in question]
+        return [self._gain(prediction, said.truth) for prediction in question]
 
     def _gain(self, prediction: float | None, truth: float) -> float:
         if prediction is None:
@@ -304,10 +287,19 @@ class Errors:
         return 1.0 - min(1.0, abs(prediction - truth) / self.scale)
 
 
-def _text(value: Value) -> bytes:
-    """A JSON text to decode; TypeError if there is none."""
-    if value is None:
-        raise TypeError
-    if len(value) > SHORT and too_deep(value):
-        raise TypeError
-    return value
+def _decoded(decoder: msgspec.json.Decoder[S], value: Value) -> S | None:
+    """What a JSON text says; None if it cannot be read."""
+    if value is None or (len(value) > SHORT and too_deep(value)):
+        return None
+    try:
+        return decoder.decode(value)
+    except _UNREADABLE:
+        return None
+
+
+def _asked(decoder: msgspec.json.Decoder[S], value: Value) -> S:
+    """What a request's content says."""
+    asked = _decoded(decoder, value)
+    if asked is None:
+        raise Unreadable
+    return asked
