@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from streamdp.core.errors import StateMismatch, beyond
 from streamdp.ports import Partition, Records, StreamTopics
 from streamdp_adapters.sqlite.files import WIDTH, OpenFile
+from streamdp_adapters.sqlite.published import rows_of
 from streamdp_adapters.sqlite.trusted import Head, Ownership, heads_of, read_headers
 
-_PLAIN = "SELECT id, key, value FROM record WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
-_WITH_HEADERS = _PLAIN.replace("value", "value, headers, timestamp")
 READ_BATCH = 2000  # records of an old stretch that are handed over at once
 
 
@@ -128,10 +127,8 @@ def _records(
     limit: int,
     headers: bool,  # with timestamps
 ) -> Records:
-    base = head.id << WIDTH
-    rows = file.execute(
-        _WITH_HEADERS if headers else _PLAIN, (base + start, base + stop, limit)
-    ).fetchall()
+    base, columns = head.id << WIDTH, "id, key, value" + ", headers, timestamp" * headers
+    rows = rows_of(file, "record", columns, head.id, start, stop, most=limit)
     ids, keys, values, *extras = zip(*rows, strict=True) if rows else ((), (), ())
     offsets = [at - base for at in ids]
     end = stop if len(rows) < limit else offsets[-1] + 1

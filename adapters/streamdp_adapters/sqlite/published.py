@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from typing import Any
 
 from streamdp.ports import Key, Published, StreamTopics
 from streamdp_adapters.sqlite.files import WIDTH, FileKind, OpenFile
@@ -48,6 +49,24 @@ def last_row(file: sqlite3.Connection, table: str, part: int) -> int:
         (part << WIDTH, (part + 1) << WIDTH),
     ).fetchone()
     return (part << WIDTH) - 1 if newest is None else int(newest)
+
+
+def rows_of(
+    file: sqlite3.Connection,
+    table: str,
+    columns: str,
+    part: int,
+    start: int = 0,
+    stop: int = 1 << WIDTH,
+    *,
+    most: int = -1,
+) -> list[Any]:
+    """A partition's rows from offset to offset, in order; all of them, or so many at most."""
+    base = part << WIDTH
+    return file.execute(
+        f"SELECT {columns} FROM {table} WHERE id >= ? AND id < ? ORDER BY id LIMIT ?",  # noqa: S608
+        (base + start, base + stop, most),
+    ).fetchall()
 
 
 def ledger_line(file: sqlite3.Connection, at: int) -> bytes | None:
@@ -115,11 +134,8 @@ def pages(
     pages = []
     with file.reading() as reading:
         for number, part in parts_of(reading, topics).items():
-            low = part << WIDTH
-            rows = reading.execute(
-                f"SELECT id, key, value FROM {table} WHERE id >= ? AND id < ? ORDER BY id LIMIT ?",  # noqa: S608
-                (low + starts.get(number, 0), low + (1 << WIDTH), PAGE),
-            ).fetchall()
+            low, start = part << WIDTH, starts.get(number, 0)
+            rows = rows_of(reading, table, "id, key, value", part, start, most=PAGE)
             if rows:
                 starts[number] = rows[-1][0] - low + 1
                 pages.append(

@@ -40,6 +40,7 @@ from streamdp_adapters.sqlite.published import (
     last_row,
     ledger_line,
     parts_of,
+    rows_of,
 )
 from streamdp_adapters.sqlite.published import Row as PublishedRow
 
@@ -231,21 +232,17 @@ class TrustedFile:
                 _check_owner(file, topics, number, owner)
             heads = heads_of(file, topics.input)
             _check_number(topics.input, heads, number)
-            row = file.execute(
-                "SELECT id, position, worker, beside_position FROM part"
-                " WHERE app = ? AND stream = ? AND number = ?",
-                (topics.app, topics.stream, number),
-            ).fetchone()
-            part, position, worker, second_position = row or (None, None, None, None)
+            parts = file.execute(
+                "SELECT number, remark, id, position, worker, beside_position FROM part"
+                " WHERE app = ? AND stream = ?",
+                (topics.app, topics.stream),
+            ).fetchall()
+            taken = (row for at, _, *row in parts if at == number)
+            part, position, worker, second_position = next(taken, (None, None, None, None))
             state = LiveEntries() if entries is None else entries
             rows = file.execute("SELECT key, value FROM state WHERE part = ? ORDER BY key", (part,))
             while some := rows.fetchmany(_READ_AT_ONCE):
                 state.enter(*zip(*some, strict=True))
-            remarks = file.execute(
-                "SELECT number, remark FROM part"
-                " WHERE app = ? AND stream = ? AND position IS NOT NULL",
-                (topics.app, topics.stream),
-            )
             second = heads_of(file, topics.second_input)[number] if topics.second_input else None
             return Taken(
                 state=state,
@@ -256,7 +253,7 @@ class TrustedFile:
                 if part is None
                 else ledger_line(file, last_row(file, LEDGER, part)),
                 partitions=len(heads),
-                remarks=dict(remarks.fetchall()),
+                remarks={at: text for at, text, _, committed, *_ in parts if committed is not None},
                 owner=worker or None,
                 second_input=Reach(second.first, second.next, second_position)
                 if second
@@ -285,10 +282,8 @@ class TrustedFile:
         with self.file.reading() as file:
             part = parts_of(file, topics)[number]
             state = file.execute("SELECT key, value FROM state WHERE part = ?", (part,)).fetchall()
-            lines = file.execute(
-                "SELECT value FROM ledger WHERE id > ? AND id < ? ORDER BY id",
-                (max(published, (part << WIDTH) - 1), (part + 1) << WIDTH),
-            ).fetchall()
+            waits = max(0, published + 1 - (part << WIDTH))
+            lines = rows_of(file, LEDGER, "value", part, waits)
         return LastCommit(number, dict(state), [line for (line,) in lines])
 
     def confirm(self, topics: StreamTopics, number: int, owner: Ownership) -> None:
@@ -307,12 +302,9 @@ class TrustedFile:
     def later(self, table: str, part: int, after: int) -> Iterator[list[PublishedRow]]:
         """A partition's rows behind this number, in order, some at a time."""
         while True:
+            start = after + 1 - (part << WIDTH)
             with self.file.reading() as file:
-                rows = file.execute(
-                    f"SELECT id, key, value FROM {table} WHERE id > ? AND id < ?"  # noqa: S608
-                    " ORDER BY id LIMIT ?",
-                    (after, (part + 1) << WIDTH, _READ_AT_ONCE),
-                ).fetchall()
+                rows = rows_of(file, table, "id, key, value", part, start, most=_READ_AT_ONCE)
             if rows:
                 yield rows
             if len(rows) < _READ_AT_ONCE:
