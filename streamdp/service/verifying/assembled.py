@@ -12,6 +12,8 @@
 4. No partition of a topic that is assembled has more events than requests were declared for it:
    each request becomes one event at most, and nobody else writes to that topic. So lines that are
    missing, or that declare less than what became of them, are found by what streams charged.
+5. A line names its place and the configured topics. Up to the last line that the state knows, it
+   has the state's epoch, digest and cap, and declares no request that the state had not reached.
 """
 
 from __future__ import annotations
@@ -21,7 +23,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from msgspec import UNSET, UnsetType
+
+from streamdp.ports import StreamTopics
 from streamdp.service.config.budgets import Way, connected
+from streamdp.service.verifying.terms import SavedProgress
 from streamdp.wire.lines import Assembled, PersonsCap
 
 
@@ -72,10 +78,19 @@ class AssembledRequests:
         self._ways: dict[Way, None] = {}
         self._claimed: dict[tuple[str, str, str, int | None, int | None], None] = {}
 
-    def read(self, app: str, name: str, partition: int, line: Assembled) -> list[str]:
+    def read(
+        self,
+        stream: StreamTopics,
+        partition: int,
+        line: Assembled,
+        reached: SavedProgress | None,
+    ) -> list[str]:
         """Read the next line of a partition of an assembly; return its faults."""
+        app, name = stream.app, stream.stream
         part = self._parts.setdefault((app, name, partition), _Part(app))
-        wrong = list(_follows(part.lines[-1] if part.lines else None, line))
+        wrong = [*_of_topics(stream, line, partition)]
+        wrong += _follows(part.lines[-1] if part.lines else None, line)
+        wrong += () if reached is None else _as_reached(reached, line)
         part.lines.append(line)
         self._ways[Way(line.input, line.outcomes, line.output)] = None
         if line.stop > line.start:
@@ -173,3 +188,44 @@ def _follows(before: Assembled | None, line: Assembled) -> Iterator[str]:
     topics = [(known.input, known.outcomes, known.output) for known in (before, line)]
     if topics[0] != topics[1]:
         yield f"the topics change from {' and '.join(topics[0])} to {' and '.join(topics[1])}"
+
+
+def _of_topics(stream: StreamTopics, line: Assembled, partition: int) -> Iterator[str]:
+    """Check that an assembly's line names its place and its topics, if it is configured."""
+    if (line.stream, line.partition) != (stream.stream, partition):
+        yield f"it names {line.stream}/{line.partition}, expected {stream.stream}/{partition}"
+    for what, topic, expected in (
+        ("input", line.input, stream.input),
+        ("outcomes", line.outcomes, stream.second_input),
+        ("output", line.output, stream.output),
+    ):
+        if stream.input and topic != expected:
+            yield f"its {what} is {topic}, but that of {stream.app}.{stream.stream} is {expected}"
+
+
+def _as_reached(reached: SavedProgress, line: Assembled) -> Iterator[str]:
+    """Compare an assembly's line with the state."""
+    late = line.ordinal > reached.recorded
+    newest = line.ordinal == reached.recorded and reached.next_offset > 0
+    ahead, behind = line.epoch > reached.epoch, line.epoch < reached.epoch
+    if (ahead and not late) or (behind and (late or newest)):
+        yield f"line {line.ordinal} is of epoch {line.epoch}, but the state of {reached.epoch}"
+    if ahead or behind:
+        return  # an epoch's last line overstates what was done, so the next may begin earlier
+    if line.digest != reached.digest:
+        yield f"its digest is {line.digest}, the state's {reached.digest}"
+    cap, of_state = _in_words(line.persons), reached.persons.partition(", of ")[0]
+    if cap != of_state:
+        yield f"its cap on persons is {cap or 'none'}, the state's is {of_state or 'none'}"
+    if not late and line.stop > reached.next_offset:
+        got = f"record {line.stop - 1} was read"
+        yield f"{got}, but the state had reached {reached.next_offset} alone"
+    if newest and line.stop < reached.next_offset:
+        yield f"requests end at {line.stop}, but the state says at {reached.next_offset}"
+
+
+def _in_words(cap: PersonsCap | UnsetType) -> str:
+    """A cap as an assembly's settings say it."""
+    if cap is UNSET:
+        return ""
+    return f"{cap.most} in a stretch of {'day' if cap.slots is UNSET else f'{cap.slots} slots'}"

@@ -41,7 +41,7 @@ make them agree.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
@@ -59,13 +59,11 @@ from streamdp.service.verifying.partition_lines import PartitionLines
 from streamdp.service.verifying.shown import Compared
 from streamdp.service.verifying.terms import Configured, SavedProgress
 from streamdp.wire.entries import Entries
-from streamdp.wire.lines import Assembled, Charge, InForce, LedgerLine, ModeLine, PersonsCap
+from streamdp.wire.lines import Assembled, Charge, InForce, LedgerLine, ModeLine
 from streamdp.wire.published import decode_any_ledger, decode_published
 from streamdp.wire.state import decode_checkpoint
 
 if TYPE_CHECKING:
-    from msgspec import UnsetType
-
     from streamdp.service.spec import StreamSpec
 
 MOST_LISTED = 20
@@ -209,14 +207,9 @@ class Verification:
 
     def _read_assembled(self, stream: StreamTopics, record: Published, line: Assembled) -> None:
         """Read a line of an assembly's ledger."""
-        place = (stream.app, stream.stream, record.partition)
         self._declarations[line.input] += 1
-        reached = self._reached.get(place)
-        for wrong in (
-            *_of_topics(stream, line, record.partition),
-            *self._assembled.read(*place, line),
-            *([] if reached is None else _as_reached(reached, line)),
-        ):
+        reached = self._reached.get((stream.app, stream.stream, record.partition))
+        for wrong in self._assembled.read(stream, record.partition, line, reached):
             self._tell(f"{stream.ledger} partition {record.partition}", record.offset, wrong)
 
     @property
@@ -347,47 +340,6 @@ class Verification:
             return
         place = where if offset is None else f"{where} offset {offset}"
         self.violations.append(f"{place}: {what}")
-
-
-def _of_topics(stream: StreamTopics, line: Assembled, partition: int) -> Iterator[str]:
-    """Check that an assembly's line names its place and its topics, if it is configured."""
-    if (line.stream, line.partition) != (stream.stream, partition):
-        yield f"it names {line.stream}/{line.partition}, expected {stream.stream}/{partition}"
-    for what, topic, expected in (
-        ("input", line.input, stream.input),
-        ("outcomes", line.outcomes, stream.second_input),
-        ("output", line.output, stream.output),
-    ):
-        if stream.input and topic != expected:
-            yield f"its {what} is {topic}, but that of {stream.app}.{stream.stream} is {expected}"
-
-
-def _as_reached(reached: SavedProgress, line: Assembled) -> Iterator[str]:
-    """Compare an assembly's line with the state."""
-    late = line.ordinal > reached.recorded
-    newest = line.ordinal == reached.recorded and reached.next_offset > 0
-    ahead, behind = line.epoch > reached.epoch, line.epoch < reached.epoch
-    if (ahead and not late) or (behind and (late or newest)):
-        yield f"line {line.ordinal} is of epoch {line.epoch}, but the state of {reached.epoch}"
-    if ahead or behind:
-        return  # an epoch's last line overstates what was done, so the next may begin earlier
-    if line.digest != reached.digest:
-        yield f"its digest is {line.digest}, the state's {reached.digest}"
-    cap, of_state = _in_words(line.persons), reached.persons.partition(", of ")[0]
-    if cap != of_state:
-        yield f"its cap on persons is {cap or 'none'}, the state's is {of_state or 'none'}"
-    if not late and line.stop > reached.next_offset:
-        got = f"record {line.stop - 1} was read"
-        yield f"{got}, but the state had reached {reached.next_offset} alone"
-    if newest and line.stop < reached.next_offset:
-        yield f"requests end at {line.stop}, but the state says at {reached.next_offset}"
-
-
-def _in_words(cap: PersonsCap | UnsetType) -> str:
-    """A cap as an assembly's settings say it."""
-    if cap is UNSET:
-        return ""
-    return f"{cap.most} in a stretch of {'day' if cap.slots is UNSET else f'{cap.slots} slots'}"
 
 
 def shortened(violations: Sequence[str], unlisted: int = 0) -> list[str]:
