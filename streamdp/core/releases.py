@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streamdp.core.arrays import Ints
+from streamdp.core.arrays import Bools, Ints
 from streamdp.core.errors import StateMismatch
 from streamdp.core.events import ACTION, OPENING, SUMS, Carried, Key
 from streamdp.core.evidence.evidence import InForce
@@ -127,9 +127,11 @@ class Release:
         return self.identity.key
 
 
-_COLUMNS = (
-    "kind", "born", "block", "start", "stop", "first_offset", "last_offset", "ordinal", "numbers",
-)  # fmt: skip
+SPAN = ("born", "block", "start", "stop", "first_offset", "last_offset")
+"""The columns that say of which learner, slots and records a release is; heads of recorded releases
+have them under the same names."""
+
+_COLUMNS = ("kind", *SPAN, "ordinal", "numbers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +202,16 @@ class Releases(Sequence[Release]):
     def has_policies(self) -> bool:
         """Whether policies are in force, not actions."""
         return self.in_force is not None and self.in_force.ndim > 1
+
+    @property
+    def opens(self) -> Bools:
+        """Which are openings."""
+        return np.asarray(self.kind == 0, dtype=np.bool_)
+
+    @property
+    def ends(self) -> Bools:
+        """Which end a block: votes or sums. The others are openings and estimates."""
+        return np.asarray(self.kind == 1, dtype=np.bool_)
 
     def at(self, some: Ints) -> Releases:
         """The releases at these places, in this order; the table itself where these are all."""
@@ -277,10 +289,7 @@ class Releases(Sequence[Release]):
         return np.array(said, dtype=self.in_force.dtype)
 
 
-_KEPT = (
-    ("kind", np.uint8), ("born", np.int64), ("block", np.int64), ("start", np.int64),
-    ("stop", np.int64), ("first_offset", np.int64), ("last_offset", np.int64),
-)  # fmt: skip
+_KEPT: dict[str, type] = {"kind": np.uint8, **dict.fromkeys(SPAN, np.int64)}
 _GONE = -1  # in place of `born`
 _NONE = -1  # the end of a chain; no numbers
 _SPARE = 1000  # releases that may be gone before their places are
@@ -300,7 +309,7 @@ class RecordedReleases:
     def __init__(self, nothing: Releases) -> None:
         """`nothing`: an empty table of the releases that will be recorded."""
         self._of = nothing
-        kinds: dict[str, Any] = {**dict(_KEPT), "before": np.int32, "drawn": np.int32}
+        kinds: dict[str, Any] = {**_KEPT, "before": np.int32, "drawn": np.int32}
         shapes = {"numbers": nothing.numbers.shape[1:]}
         kinds["numbers"] = np.int64
         if nothing.in_force is not None:
@@ -352,7 +361,7 @@ class RecordedReleases:
 
     def at(self, places: Ints) -> Releases:
         """The releases at these places."""
-        columns: dict[str, Any] = {name: self._column(name)[places] for name, _ in _KEPT}
+        columns: dict[str, Any] = {name: self._column(name)[places] for name in _KEPT}
         if self._of.in_force is not None:
             columns["in_force"] = self._column("in_force")[places]
         drawn, numbers = self._column("drawn")[places], self._column("numbers")

@@ -55,9 +55,6 @@ from streamdp.wire.state import (
     encode_remark,
 )
 
-_BLOCK = 1
-"""The code of what ends a block (a vote or sums); 0 is an opening, above are estimates."""
-
 _MOST_GONE = 20_000
 """Entries that one cut deletes at most, so that a transaction stays short."""
 
@@ -376,7 +373,7 @@ class PartitionWork:
             total = sum(len(text or b"") for of in texts for text in of)
             self.bytes_a_line = total // len(texts[0])
         held = list(map(saved.__contains__, written.keys))
-        return _Waiting(written, held, int((releases.kind == _BLOCK).sum()))
+        return _Waiting(written, held, int(releases.ends.sum()))
 
     def _introduced(self) -> list[tuple[bytes, bytes | None]]:
         """The entries that later epochs need beside the rows."""

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from streamdp.core.arrays import Bools, Ints
 from streamdp.core.errors import StateMismatch
-from streamdp.core.releases import names_of_sums
+from streamdp.core.releases import SPAN, names_of_sums
 from streamdp.wire.state_version import MIN_READER, VERSION, refuse_readers
 
 Heads = NDArray[Any]
@@ -29,9 +29,7 @@ Heads = NDArray[Any]
 
 HEAD = np.dtype([
     ("version", "u1"), ("min_reader", "u1"), ("kind", "u1"), ("table", "u1"), ("list", "<u4"),
-    ("born", "<i8"), ("block", "<i8"), ("start", "<i8"), ("stop", "<i8"),
-    ("first_offset", "<i8"), ("last_offset", "<i8"), ("ordinal", "<i8"),
-    ("value", "<i8"), ("in_force", "<i8"),
+    *((name, "<i8") for name in (*SPAN, "ordinal", "value", "in_force")),
     ("ledger", "<u4"), ("action", "<u4"), ("numbers", "<u4"), ("policy", "<u4"), ("crc", "<u4"),
 ])  # fmt: skip
 SIZE = HEAD.itemsize

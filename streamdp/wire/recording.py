@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from streamdp.core.arrays import Ints
 from streamdp.core.events import OPENING, SUMS, Key
-from streamdp.core.releases import NOT_SAID, Identity, Release, Releases
+from streamdp.core.releases import NOT_SAID, SPAN, Identity, Release, Releases
 from streamdp.wire.entries import release_entry, written_keys
 from streamdp.wire.lines import ENDS_BLOCK
 from streamdp.wire.published import Lines, key_field
@@ -98,7 +98,7 @@ def _heads(releases: Releases, ordinal: int) -> Heads:
         DRAWN if of == OPENING else BLOCK if of in ENDS_BLOCK else ESTIMATE for of in releases.kinds
     ]
     heads["kind"] = np.array(codes, dtype=np.uint8)[releases.kind]
-    for name in ("born", "block", "start", "stop", "first_offset", "last_offset"):
+    for name in SPAN:
         heads[name] = getattr(releases, name)
     heads["ordinal"] = np.arange(ordinal, ordinal + len(releases))
     heads["value"], heads["in_force"] = releases.numbers[:, 0] if acts else 0, NOT_SAID

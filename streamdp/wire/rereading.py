@@ -17,7 +17,7 @@ import numpy as np
 
 from streamdp.core.errors import StateMismatch
 from streamdp.core.events import Carried, Key
-from streamdp.core.releases import Identity, Releases
+from streamdp.core.releases import SPAN, Identity, Releases
 from streamdp.wire.entries import Entries, parse_entry, read_key
 from streamdp.wire.recorded import CARRIED, heads_of, numbers_of, policies_of
 from streamdp.wire.state import decode_recorded
@@ -96,10 +96,7 @@ class Rereading:
             release = decode_recorded(self.identity(places[at]), values[at]).release
             if release.carried is not None:
                 carried[keys[at], release.identity.born] = release.carried
-        columns: dict[str, Any] = {
-            name: its[name].astype(np.int64)
-            for name in ("born", "block", "start", "stop", "first_offset", "last_offset", "ordinal")
-        }
+        columns: dict[str, Any] = {name: its[name].astype(np.int64) for name in (*SPAN, "ordinal")}
         table = replace(
             self._nothing, keys=[keys[at] for at in some.tolist()],
             kind=kinds.astype(np.uint8), numbers=numbers, in_force=in_force,

@@ -355,7 +355,7 @@ def read_state(
     places_of: defaultdict[int, list[bytes]] = defaultdict(list)
     for entry, value in entries.items():
         what, epoch, rest = parse_entry(entry, places, where=where)
-        if what in ("checkpoint", "owner"):
+        if what == "checkpoint":
             continue
         if checkpoint is None or epoch > checkpoint.epoch:
             newest = "no entry without a checkpoint" if checkpoint is None else checkpoint.epoch

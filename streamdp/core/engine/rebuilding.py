@@ -93,7 +93,7 @@ class Rebuilding:
         born: dict[Key, int] = {}
         bank = self._bank
         for part in self._releases.parts():
-            openings = part.at(np.flatnonzero(part.kind == 0))
+            openings = part.at(np.flatnonzero(part.opens))
             rows = bank.rows(openings.keys)
             later = np.flatnonzero((rows < 0) | (bank.born[rows] < openings.born))
             for at, since in zip(later.tolist(), openings.born[later].tolist(), strict=True):
@@ -169,7 +169,7 @@ class Rebuilding:
         drawn = (then.numbers == now.numbers).all(axis=1)
         drawn &= then.first_offset == now.first_offset
         drawn &= then.last_offset == now.last_offset
-        for at in np.flatnonzero(now.kind == 0).tolist() if then.carried or now.carried else ():
+        for at in np.flatnonzero(now.opens).tolist() if then.carried or now.carried else ():
             of = now.keys[at], int(now.born[at])
             drawn[at] &= (then.carried or {}).get(of) == (now.carried or {}).get(of)
         same = np.ones(len(now), dtype=np.bool_)
@@ -216,7 +216,7 @@ class Rebuilding:
         for of in self._releases.parts():
             rows, born = bank.rows(of.keys), of.born
             behind = (rows >= 0) & (bank.born[rows] == born)
-            behind &= (of.kind == 0) | (bank.block[rows] > of.block)
+            behind &= of.opens | (bank.block[rows] > of.block)
             behind |= (rows >= 0) & (bank.born[rows] > born)
             if not behind.all():
                 at = int(behind.argmin())
