@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from streamdp.ports import StreamTopics, Technology
-    from streamdp.wire.lines import InForce, PublishedLine
+    from streamdp.wire.lines import LineOfKey, PublishedLine
 
     Show = Callable[[PublishedLine], bool]
 
@@ -92,14 +92,14 @@ async def _once(technology: Technology, topics: StreamTopics, show: Show) -> Non
     """
     from streamdp.wire.lines import ModeLine, key_bytes
 
-    latest: dict[tuple[bytes | None, int], InForce] = {}
+    latest: dict[tuple[bytes | None, int], LineOfKey] = {}
     mode = None
     async for line in actions_of(technology, topics):
         if isinstance(line, ModeLine):
             mode = line
         else:
             latest[key_bytes(line), line.partition] = line
-    lines: dict[bytes | None, InForce] = {}
+    lines: dict[bytes | None, LineOfKey] = {}
     for (name, _), of_key in sorted(latest.items(), key=lambda item: _rank(item[1]), reverse=True):
         lines.setdefault(name, of_key)
     if mode is not None and not mode.live:
@@ -109,7 +109,7 @@ async def _once(technology: Technology, topics: StreamTopics, show: Show) -> Non
         typer.echo("nothing is published of what was asked for", err=True)
 
 
-def _rank(line: InForce) -> tuple[int, int, int]:
+def _rank(line: LineOfKey) -> tuple[int, int, int]:
     return line.epoch, line.stop, -line.partition
 
 

@@ -33,7 +33,7 @@ from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policy import policy_of
 from streamdp.ports import Key, Published
-from streamdp.wire.lines import ActionLine, InForce, ModeLine, PolicyLine, from_base64
+from streamdp.wire.lines import ActionLine, LineOfKey, ModeLine, PolicyLine, from_base64
 from streamdp.wire.published import decode_published
 
 MOST_BYTES = 1 << 30
@@ -131,7 +131,7 @@ class Table:
         too_many = len(self.answers) >= self._most_keys
         return too_many or self._bytes + _size(fresh) > self._most_bytes
 
-    def _answer_of(self, line: InForce, partition: int) -> Answer:
+    def _answer_of(self, line: LineOfKey, partition: int) -> Answer:
         """The answer in a key's line; `StateMismatch` if it is of another kind of stream."""
         choosing = self.source.names is not None
         if isinstance(line, PolicyLine) != choosing:

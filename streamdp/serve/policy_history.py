@@ -18,7 +18,7 @@ from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.evidence.context_value import BlockTables
 from streamdp.core.evidence.evidence import PublicRow
-from streamdp.core.evidence.policies import ReleasedSums, told
+from streamdp.core.evidence.policies import ReleasedSums, gains_and_counts
 from streamdp.core.evidence.policy import PARTS
 from streamdp.wire.lines import Charge
 from streamdp.wire.retracing import Learners, Method
@@ -97,7 +97,7 @@ class PolicyHistory:
         evidence = self.newest.evidence
         if not isinstance(evidence, ReleasedSums) or evidence.parts > 1:
             return None
-        sums = told(released, pairs=evidence.pairs)
+        sums = gains_and_counts(released, pairs=evidence.pairs)
         gains, shown = (of.reshape(-1, cells, actions) for of in sums)
         policies = {
             point.blocks: np.reshape(point.shares, (cells, actions))

@@ -23,7 +23,7 @@ from streamdp.core.evidence.context_model import ContextModel
 from streamdp.core.evidence.context_value import Value, forward
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.experiment import Experiment
-from streamdp.core.evidence.policies import ReleasedSums, told
+from streamdp.core.evidence.policies import ReleasedSums, gains_and_counts
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.regret import ESTIMATES
 from streamdp.ports import Key
@@ -225,7 +225,7 @@ def _by_field(
     cells, rule = contexts.cells, row.evidence.rule
     if not isinstance(rule, ContextModel):
         return None, None
-    shown = rule.cells_shown(told(released.sum(axis=0), pairs=row.evidence.pairs)[1])
+    shown = rule.cells_shown(gains_and_counts(released.sum(axis=0), pairs=row.evidence.pairs)[1])
     weights = shown / shown.sum() if shown.any() else np.full(cells, 1 / cells)
     known, blocks = row.evidence.histories(row.columns), policies[-1].blocks
     if not known.any():

@@ -34,8 +34,8 @@ from streamdp.wire.lines import (
     ActionLine,
     CarriedOver,
     Charge,
-    InForce,
     LedgerLine,
+    LineOfKey,
     PolicyLine,
     from_base64,
 )
@@ -129,7 +129,7 @@ def judge_counts(evidence: Evidence, *, engine: Engine, log: Iterable[Batch]) ->
     ]
 
 
-def _policies(lines: Sequence[LedgerLine], records: Sequence[InForce]) -> Iterator[str]:
+def _policies(lines: Sequence[LedgerLine], records: Sequence[LineOfKey]) -> Iterator[str]:
     """Compute policies again from the sums of their learners."""
     policies = {
         record.identity: from_base64(record.policy, "policy")
@@ -168,9 +168,9 @@ def _policies(lines: Sequence[LedgerLine], records: Sequence[InForce]) -> Iterat
             yield f"{line.identity}: {error}"
 
 
-def _once(charges: Sequence[Charge], records: Sequence[InForce]) -> Iterator[str]:
+def _once(charges: Sequence[Charge], records: Sequence[LineOfKey]) -> Iterator[str]:
     lines: defaultdict[Identity, list[Charge]] = defaultdict(list)
-    shown: defaultdict[Identity, list[InForce]] = defaultdict(list)
+    shown: defaultdict[Identity, list[LineOfKey]] = defaultdict(list)
     for line in charges:
         lines[line.identity].append(line)
     for record in records:
@@ -188,7 +188,7 @@ def _once(charges: Sequence[Charge], records: Sequence[InForce]) -> Iterator[str
     )
 
 
-def _differ(record: InForce, line: Charge) -> bool:
+def _differ(record: LineOfKey, line: Charge) -> bool:
     """Whether an actions record and its ledger line tell of different actions."""
     return isinstance(record, ActionLine) and record.index != _standing(line)
 

@@ -128,8 +128,8 @@ class PolicyLine(Named, frozen=True, kw_only=True, tag_field="type", tag="policy
 ENDS_BLOCK = (ACTION, SUMS)
 """Every block that ended has one release of one of these kinds; estimates come beside it."""
 
-InForce = ActionLine | PolicyLine
-"""A record of an actions topic about one key."""
+LineOfKey = ActionLine | PolicyLine
+"""A record of an actions topic about one key: what is in force."""
 
 
 class ModeLine(Struct, frozen=True, kw_only=True, tag_field="type", tag="mode"):

@@ -62,8 +62,8 @@ from streamdp.wire.lines import (
     Charge,
     Cuts,
     EpochMark,
-    InForce,
     LedgerLine,
+    LineOfKey,
     ModeLine,
     Named,
     PolicyLine,
@@ -290,7 +290,7 @@ def decode_action(value: bytes) -> ActionLine:
     return _decoded(_action_decoder, value, where="actions record", newest=ACTION_SCHEMA)
 
 
-def decode_in_force(value: bytes) -> InForce:
+def decode_in_force(value: bytes) -> LineOfKey:
     """Read a record of an actions topic, of whichever kind of stream."""
     return _decoded(_in_force_decoder, value, where="actions record", newest=ACTION_SCHEMA)
 
@@ -339,7 +339,7 @@ class _Kind(Struct):
 
 
 _action_decoder = msgspec.json.Decoder(ActionLine)
-_in_force_decoder: msgspec.json.Decoder[InForce] = msgspec.json.Decoder(InForce)
+_in_force_decoder: msgspec.json.Decoder[LineOfKey] = msgspec.json.Decoder(LineOfKey)
 _published_decoder: msgspec.json.Decoder[PublishedLine] = msgspec.json.Decoder(PublishedLine)
 _ledger_decoder: msgspec.json.Decoder[LedgerLine] = msgspec.json.Decoder(LedgerLine)
 _assembled_decoder = msgspec.json.Decoder(Assembled)
@@ -347,7 +347,7 @@ _kind_decoder = msgspec.json.Decoder(_Kind)
 _version_decoder = msgspec.json.Decoder(_Version)
 _encode = msgspec.json.Encoder().encode
 
-Line = TypeVar("Line", ActionLine, InForce, PublishedLine, LedgerLine, Assembled)
+Line = TypeVar("Line", ActionLine, LineOfKey, PublishedLine, LedgerLine, Assembled)
 
 
 def _decoded(decoder: msgspec.json.Decoder[Line], value: bytes, *, where: str, newest: int) -> Line:

@@ -22,7 +22,7 @@ from streamdp.core.evidence.context_value import (
     value_of,
 )
 from streamdp.core.evidence.contexts import Contexts
-from streamdp.core.evidence.policies import told
+from streamdp.core.evidence.policies import gains_and_counts
 from streamdp.core.evidence.policy_posterior import NoiseVariance
 from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES
@@ -73,7 +73,7 @@ def logs(played: str = "header", *, slots: int = 1 << 15) -> Logs:
             policies.append(shows.policies(step.in_force))
     gains, shown = (
         np.stack(of, axis=1).reshape(RUNS, len(released), -1, 4)
-        for of in zip(*(told(of, pairs=learner.pairs) for of in released), strict=True)
+        for of in zip(*(gains_and_counts(of, pairs=learner.pairs) for of in released), strict=True)
     )
     tables = [BlockTables(*of, learner.noise) for of in zip(gains, shown, strict=True)]
     return Logs(tables, np.stack(policies, axis=1), rates, shows.shares)

@@ -161,7 +161,7 @@ class Weighted(PolicyLearner):
 
             def contents(self, slots, bits):  # type: ignore[no-untyped-def]
                 added = super().contents(slots, bits)
-                added.gains = added.gains * np.where(added.cells[0] % len(ARMS) >= 4, 4, 1)
+                added.gains = added.gains * np.where(added.flat[0] % len(ARMS) >= 4, 4, 1)
                 return added
 
         return Adder(self, private)

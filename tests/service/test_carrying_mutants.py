@@ -73,7 +73,7 @@ def carries_by_number_instead_of_name(patch: pytest.MonkeyPatch) -> None:
 def carries_histories_by_number(patch: pytest.MonkeyPatch) -> None:
     def unmoved(self: ReleasedSums, known: Known, moves: Any) -> Known:
         history = np.frombuffer(known.history or b"").reshape(2, -1)
-        padded = np.pad(history, ((0, 0), (0, self.actions - history.shape[1])))
+        padded = np.pad(history, ((0, 0), (0, self.numbers - history.shape[1])))
         return Known(0, padded.tobytes())
 
     patch.setattr(ReleasedSums, "moved", unmoved)

@@ -28,7 +28,7 @@ from streamdp.core import calibration
 from streamdp.core.arrays import Bools, Columns, Ints
 from streamdp.core.bank import Bank
 from streamdp.core.engine import Engine
-from streamdp.core.engine.plan import Heritage, Plan, plan
+from streamdp.core.engine.plan import CarriedOf, Plan, plan
 from streamdp.core.engine.releasing import Draws, Ended, Fresh
 from streamdp.core.events import NO_ARM, Batch, Key
 from streamdp.core.evidence.policy import PARTS
@@ -166,12 +166,12 @@ def ends_a_block_when_enough_was_usable(patch: pytest.MonkeyPatch) -> None:
         batch: Batch,
         *,
         limit: int,
-        heritage: Heritage,
+        carried_of: CarriedOf,
         away: Collection[Key],
     ) -> Plan:
         keep = batch.content["gain"] != 0
         kept = batch.part(keep)
-        return plan(bank, schedule, kept, limit=limit, heritage=heritage, away=away)
+        return plan(bank, schedule, kept, limit=limit, carried_of=carried_of, away=away)
 
     patch.setattr("streamdp.core.engine.machine.plan", usable)
 

@@ -258,7 +258,7 @@ class Engine:
             away = NOBODY if self._idleness is None else self._idleness.away
             planned = plan(
                 self._bank, self.kind.schedule, batch,
-                limit=limit, heritage=draws.carried, away=away,
+                limit=limit, carried_of=draws.carried, away=away,
             )  # fmt: skip
             ends = ends_of(planned, self._bank, self._releases)
             self._halfway = True

@@ -19,7 +19,7 @@ from streamdp.core.events import Batch, Carried, Key
 from streamdp.core.schedule import LAST_SLOT, Schedule
 from streamdp.core.segments import BatchSlots, Grouped, Segments, cut, group
 
-Heritage = Callable[[Sequence[Key], Ints], dict[int, Carried]]
+CarriedOf = Callable[[Sequence[Key], Ints], dict[int, Carried]]
 """Returns what keys that are born at these offsets carry over, by their places."""
 
 _NONE = np.zeros(0, dtype=np.int64)
@@ -109,7 +109,7 @@ def plan(
     batch: Batch,
     *,
     limit: int,
-    heritage: Heritage,
+    carried_of: CarriedOf,
     away: Collection[Key] = frozenset(),
 ) -> Plan:
     """Lay a checked batch out over rows; keys beyond `limit` rows get none.
@@ -132,7 +132,7 @@ def plan(
     grouped = group(kept.index, len(batch.keys))
     touched = rows[grouped.touched]
     taken = np.where(touched < len(bank), bank.slots[np.minimum(touched, len(bank.slots) - 1)], 0)
-    carried = heritage([batch.keys[key] for key in new.tolist()], born) if len(new) else {}
+    carried = carried_of([batch.keys[key] for key in new.tolist()], born) if len(new) else {}
     begin = np.ones(len(new), dtype=np.int64)
     if carried:
         begin[list(carried)] = [schedule.start(known.block) for known in carried.values()]

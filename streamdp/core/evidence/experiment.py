@@ -35,7 +35,7 @@ import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import StateMismatch
-from streamdp.core.evidence.policies import told
+from streamdp.core.evidence.policies import gains_and_counts
 from streamdp.core.evidence.policy_best import chances_of_best
 from streamdp.core.evidence.policy_posterior import learned, noise_of, posterior
 
@@ -64,7 +64,7 @@ class Experiment:
     """The numbers that one learner's blocks released, added up."""
 
     scale: Fraction  # of the noise on each sum, in losses
-    pairs: bool  # whether an arm's numbers are its rewards and losses (`policies.told`)
+    pairs: bool  # whether an arm's numbers are its rewards and losses (`policies.gains_and_counts`)
     blocks: int
     released: Ints  # 2 K
 
@@ -83,7 +83,7 @@ class Experiment:
 
     def arms(self, *, confidence: float = 0.95) -> Arms:
         """The statistics of each arm now; the module says what they mean."""
-        sums, shown = told(self.released, pairs=self.pairs)
+        sums, shown = gains_and_counts(self.released, pairs=self.pairs)
         share, off_counts = (1 - confidence) / (2 * len(shown)), 0.0
         off = noise_reach(self.scale, self.blocks, share)
         if self.pairs:

@@ -21,14 +21,14 @@ from streamdp.core.evidence.policy_rule import CARRIED_PER_ARM, Carries, PolicyR
 from streamdp.core.grid import UNIT
 
 
-def told(released: Ints, *, pairs: bool) -> tuple[Floats, Floats]:
+def gains_and_counts(released: Ints, *, pairs: bool) -> tuple[Floats, Floats]:
     """What the two numbers of each arm say of it: its sum of centred gains, in loss, and its count.
 
     The last axis has the first numbers of all arms, then the second ones. They are grid sums of
     gains, and counts; in `pairs` grid sums of rewards R and of losses Q, which say (R − Q)/2 and
     R + Q.
 
-    >>> told(np.array([3 * UNIT, UNIT]), pairs=True)
+    >>> gains_and_counts(np.array([3 * UNIT, UNIT]), pairs=True)
     (array([1.]), array([4.]))
     """
     first, second = np.split(released, 2, axis=-1)
@@ -42,14 +42,14 @@ class ReleasedSums:
     """The history of each row: numbers whose shape and meaning the rule gives.
 
     A history is multiplied by `forgetting` before a block is learned from. In a table in parts each
-    event is in one number of each part, and `actions` is how many numbers all parts have.
+    event is in one number of each part.
     """
 
-    actions: int
+    numbers: int  # of each sort: one for each arm, or those of all parts
     rule: PolicyRule
     forgetting: Fraction
     noise: NoiseVariance
-    pairs: bool = False  # whether an arm's numbers are its rewards and losses: see `told`
+    pairs: bool = False  # whether an arm's numbers are its rewards and losses
     parts: int = 1
     answers: Literal["policy"] = "policy"
     adds_up: bool = True
@@ -63,7 +63,7 @@ class ReleasedSums:
     @property
     def fields(self) -> tuple[Field, ...]:
         """The history."""
-        return (Field("remembered", np.float64, (prod(self.rule.history.shape(self.actions)),)),)
+        return (Field("remembered", np.float64, (prod(self.rule.history.shape(self.numbers)),)),)
 
     def opened(self, released: Ints) -> Columns:
         """Nothing is known: histories are 0."""
@@ -72,12 +72,12 @@ class ReleasedSums:
     def resumed(self, carried: Sequence[Carried], lengths: Ints) -> Columns:
         """The carried histories."""
         histories = [known.history or b"" for known in carried]
-        size = 8 * CARRIED_PER_ARM * self.actions
+        size = 8 * CARRIED_PER_ARM * self.numbers
         if any(len(history) != size for history in histories):
             got = sorted({len(history) for history in histories})
             raise StateMismatch("carried history", "length", expected=f"{size} bytes", got=got)
         numbers = np.frombuffer(b"".join(histories), "<f8").astype(np.float64)
-        begun = self.rule.history.resumed(numbers.reshape(-1, CARRIED_PER_ARM, self.actions))
+        begun = self.rule.history.resumed(numbers.reshape(-1, CARRIED_PER_ARM, self.numbers))
         return {"remembered": begun.reshape(len(begun), -1)}
 
     def fold(self, public: Columns, released: Ints, lengths: Ints) -> Columns:
@@ -87,7 +87,7 @@ class ReleasedSums:
 
     def learned(self, state: Floats, released: Ints) -> Floats:
         """The histories after a block with this release."""
-        gains, shown = told(released, pairs=self.pairs)
+        gains, shown = gains_and_counts(released, pairs=self.pairs)
         return self.rule.learned(state * float(self.forgetting), gains, shown, self.noise)
 
     def in_force(self, public: Columns, lengths: Ints) -> Policy:
@@ -106,9 +106,9 @@ class ReleasedSums:
 
     def wrong(self, released: Ints, length: int) -> str:
         """Two numbers for each arm; exact counts of no more shows than there are slots."""
-        if released.shape != (2 * self.actions,):
+        if released.shape != (2 * self.numbers,):
             return "sums and counts of another number of actions"
-        shown = released[self.actions :]
+        shown = released[self.numbers :]
         if self.pairs:
             return ""
         if shown.astype(np.float64).sum() > length * self.parts:
@@ -132,11 +132,11 @@ class ReleasedSums:
         if not stays.any():
             return None
         history = np.frombuffer(known.history or b"", "<f8").reshape(CARRIED_PER_ARM, -1)
-        renumbered = np.zeros((CARRIED_PER_ARM, self.actions))
+        renumbered = np.zeros((CARRIED_PER_ARM, self.numbers))
         renumbered[:, moves[stays]] = history[:, stays]
         return Known(0, renumbered.astype("<f8").tobytes())
 
     def histories(self, public: Columns) -> Floats:
         """The whole histories, R × their rule's shape."""
         kept: Floats = public["remembered"]
-        return kept.reshape(len(kept), *self.rule.history.shape(self.actions))
+        return kept.reshape(len(kept), *self.rule.history.shape(self.numbers))

@@ -8,7 +8,7 @@ Policies follow from released numbers only. Sensitivity, in L1 (`calibration` ha
   ±1/2 and enters one arm's sum, in one block; counts are public.
 - `played = "value"`: 2 for the K sums of rewards and K sums of losses together, because a record
   writes r and 1 − r into one arm. Their sum is the arm's noisy count, half their difference its
-  noisy sum of centred gains (`core.evidence.policies.told`).
+  noisy sum of centred gains (`core.evidence.policies.gains_and_counts`).
 
 A slot that names no known arm is the null observation: it takes its slot and adds to nothing.
 
@@ -283,10 +283,10 @@ class FeedbackAdder:
         played, gains = batch.content["played"][places], batch.content["gain"][places]
         known = (played >= 0) & (played < arms)
         arm, parts, numbers = played * known, self._kind.parts, self._kind.numbers
-        cells = [rows * numbers + of for of in ([arm] if parts is None else parts[:, arm])]
+        flat = [rows * numbers + of for of in ([arm] if parts is None else parts[:, arm])]
         gains = np.minimum(np.maximum(gains, -NULL), NULL) * known
         shows = known.astype(np.int64)
-        return FeedbackContents(self._kind, self._private, segments.wave, ends, cells, gains, shows)
+        return FeedbackContents(self._kind, self._private, segments.wave, ends, flat, gains, shows)
 
 
 @dataclass(slots=True, repr=False)
@@ -297,17 +297,17 @@ class FeedbackContents:
     private: Columns
     wave: Ints  # S: of each segment
     ends: NDArray[np.intp] | None  # where each wave begins, and where the last ends; None: one wave
-    cells: Sequence[Ints]  # of each part: row · K + arm
+    flat: Sequence[Ints]  # of each part: where in a flat column is the number of a slot's arm
     gains: Ints
     shows: Ints  # 1, or 0 for a null observation
 
     def add(self, which: Any, rows: Ints) -> None:
         """Add the slots of one wave."""
-        part = slice(None)
+        some = slice(None)
         if self.ends is not None:
             wave = int(self.wave[which[0]])
-            part = slice(int(self.ends[wave]), int(self.ends[wave + 1]))
-        added = self.kind.added(self.gains[part], self.shows[part])
+            some = slice(int(self.ends[wave]), int(self.ends[wave + 1]))
+        added = self.kind.added(self.gains[some], self.shows[some])
         for name, numbers in added.items():
-            for cells in self.cells:
-                np.add.at(self.private[name].reshape(-1), cells[part], numbers)
+            for of_part in self.flat:
+                np.add.at(self.private[name].reshape(-1), of_part[some], numbers)

@@ -79,7 +79,7 @@ class Kind(Protocol):
 
     @property
     def actions(self) -> tuple[str, ...]:
-        """The names of the actions."""
+        """The names of the actions; with contexts, of the arms: the actions in each cell."""
 
     @property
     def schedule(self) -> Schedule:

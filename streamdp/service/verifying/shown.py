@@ -17,7 +17,7 @@ from streamdp.core.arrays import Table
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import Key
 from streamdp.service.verifying.terms import CODES, OPENS, SavedProgress, Terms, alike
-from streamdp.wire.lines import ActionLine, InForce, from_base64, key_bytes
+from streamdp.wire.lines import ActionLine, LineOfKey, from_base64, key_bytes
 from streamdp.wire.published import named_levels
 
 MOST_COMPARED = 1_000_000
@@ -62,7 +62,7 @@ class ShownLines:
         self.waiting = [keys.setdefault(key, len(keys)) for key in waiting]
         """The rows of keys with releases that readers cannot see yet."""
 
-    def read(self, lines: Sequence[InForce]) -> None:
+    def read(self, lines: Sequence[LineOfKey]) -> None:
         """Read records of the actions topic, before any line."""
         records, keys = list[tuple[int, ...]](), self._keys
         for line in lines:

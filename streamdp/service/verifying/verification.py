@@ -59,7 +59,7 @@ from streamdp.service.verifying.partition_lines import PartitionLines
 from streamdp.service.verifying.shown import Compared
 from streamdp.service.verifying.terms import Configured, SavedProgress
 from streamdp.wire.entries import Entries
-from streamdp.wire.lines import Assembled, Charge, InForce, LedgerLine, ModeLine
+from streamdp.wire.lines import Assembled, Charge, LedgerLine, LineOfKey, ModeLine
 from streamdp.wire.published import decode_any_ledger, decode_published
 from streamdp.wire.state import decode_checkpoint
 
@@ -143,7 +143,7 @@ class Verification:
         In this order a running service may add lines whose record was not read, but a record that
         was read always has its line.
         """
-        lines: defaultdict[int, list[InForce]] = defaultdict(list)
+        lines: defaultdict[int, list[LineOfKey]] = defaultdict(list)
         for record in records:
             try:
                 line = decode_published(record.value)
