@@ -21,12 +21,9 @@ from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
 from streamdp.core.noise import discrete_laplace
 from streamdp.core.randomness import Purpose, SeededRandomness
 from streamdp.core.releases import Release, Releases
-from streamdp.lab.audit import Memo
 from streamdp.lab.audit.long_blocks import at_its_size
 from streamdp.lab.kits.kinds import check_kind
-from tests.golden_engine import POLICIES
 from tests.support.batches import feedback_batch, loss_batch
-from tests.support.structures import one_policy_of_each
 
 ARMS = ("a", "b", "c")
 
@@ -78,28 +75,6 @@ def by_hand(learner: PolicyLearner, batch: Batch) -> dict[tuple[Key, int], list[
         for at, block_sums in sums.items()
         if learner.schedule.stop(at[1]) - 1 <= slots[at[0]]
     }
-
-
-# What else a rule is told does not reach the engine, only the policy that follows from releases.
-# With contexts each policy fits a model: one mode passes the kit, the other the whole audit.
-KIT = one_policy_of_each(
-    {
-        name: of
-        for name, of in POLICIES.items()
-        if (of.name, of.played) != ("policy_contexts", "header")
-    },
-    lambda of: (of.name, of.schedule, of.played),
-)
-
-
-SOUND = Memo()
-"""What the kit finds of several policies: of the engine with very many actions, and of its bits."""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("learner", KIT.values(), ids=list(KIT))
-def test_does_every_policy_pass_the_kit(learner: PolicyLearner) -> None:
-    check_kind(learner, memo=SOUND)
 
 
 @pytest.mark.parametrize("step", [1, 5, 400])

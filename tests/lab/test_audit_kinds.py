@@ -43,6 +43,7 @@ from streamdp.lab.audit.exposure import designs, exposed
 from streamdp.lab.audit.long_blocks import alone, at_another_size, at_its_size, other_sizes
 from streamdp.lab.audit.transcripts import worst_ratios
 from streamdp.lab.commands.audit import SHIPPED
+from streamdp.lab.kits.kinds import check_kind
 from tests.golden_engine import POLICIES
 from tests.support.engine_mutants import INCUMBENT, MUTANTS, Mutant
 from tests.support.feedback_mutants import CHOOSING, made
@@ -64,8 +65,10 @@ def shipped(options: dict[str, str], *, actions: int = 2) -> Leader:
 
 
 def audited(kind: Kind, memo: Memo) -> Audit:
-    """Short blocks under seeded bits, so that a test never comes and goes."""
-    return audit_kind(kind, samples=4000, randomness=SeededRandomness("audit"), memo=memo)
+    """Blocks as the kit's under seeded bits, so that a test never comes and goes."""
+    return audit_kind(
+        kind, samples=4000, randomness=SeededRandomness("audit"), longest=64, memo=memo
+    )
 
 
 SOUND = Memo()
@@ -112,16 +115,15 @@ def test_a_broken_engine_is_found(name: str, monkeypatch: pytest.MonkeyPatch) ->
     pytest.fail(f"found {flaws}")
 
 
-# Of each way to say what was shown, private and not, and the model that contexts are fitted to. A
-# rule and its options reach the policy alone, which is computed from releases: the other rules are
-# audited by the kit, in `test_feedback_engine`, and contexts by `test_contexts_audit`, too.
+# What else a rule is told does not reach the engine, only the policy that follows from releases.
+# With contexts each policy fits a model: whole by value, in parts by header.
 AUDITED = one_policy_of_each(
     {
         name: of
         for name, of in POLICIES.items()
-        if (of.name, of.played) != ("policy_contexts", "value")
+        if (of.name, of.played) != ("policy_contexts", "header")
     },
-    lambda of: (of.name == "policy_contexts", of.charge is not None, of.played),
+    lambda of: (of.name, of.schedule, of.played),
 )
 
 
@@ -136,12 +138,16 @@ def in_parts(played: str) -> PolicyLearner:
 
 @pytest.mark.parametrize(
     "kind",
-    [*AUDITED.values(), made(), made(played="value"), in_parts("value")],
+    [*AUDITED.values(), made(), made(played="value"), in_parts("header")],
     ids=[*AUDITED, "mutants' by header", "mutants' by value", "parts"],
 )
 def test_every_feedback_learner_costs_what_it_says(kind: PolicyLearner) -> None:
-    """ε exactly: enumerated, in long blocks, sampled; what is not private says so."""
+    """ε exactly: enumerated, in long blocks, sampled; what is not private says so.
+
+    By the kit, which asks the same of blocks and content, it keeps its other promises too.
+    """
     result = audited(kind, SOUND)
+    check_kind(kind, memo=SOUND)
     assert result.failures == ()
     assert result.verdict == ("holds" if kind.charge else "not private")
     assert result.worst == (pytest.approx(float(kind.charge)) if kind.charge else inf)

@@ -50,7 +50,7 @@ def test_is_the_formula_within_a_factor_of_two_of_the_simulation(
     """Of what the simulation says to the user: the end of the block in which it is found."""
     text, actions, rate, gap, epsilon = point
     wish = Wish.of_clicks(text, actions, rate, gap, 1 << 22)
-    found_after = plan_for(wish, Fraction(epsilon), runs=200).found_after
+    found_after = plan_for(wish, Fraction(epsilon), runs=100).found_after
     assert found_after is not None
     said = FORMULAS[text].events(
         actions=actions, rate=rate, gap=gap, epsilon=float(Fraction(epsilon))

@@ -50,7 +50,6 @@ UNTRACED = (
     "*/test_carrying_mutants.py*", "*/test_choose.py*", "*/test_engine.py::test_does_the_cut*",
     "*/test_engine.py::test_is_apply_the_same*", "*/test_evidence.py::test_is_what_is_in_force*",
     "*/test_examples.py::test_the_examples*",
-    "*/test_feedback_engine.py::test_does_every_policy_pass_the_kit*",
     "*/test_feedback_policies.py::test_chances*", "*/test_golden_arithmetic.py*",
     "*/test_idle.py::test_does_a_key_leave_and_come_back_the_same_through_any_crash*",
     "*/test_idle.py::test_does_a_service*", "*/test_idle.py::test_does_no_cut*",
