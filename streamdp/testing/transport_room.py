@@ -25,9 +25,9 @@ from streamdp.ports import (
 
 T = TypeVar("T")
 
-PATIENCE = 60.0  # seconds that anything may take before it counts as hanging
+PATIENCE = 120.0  # seconds that anything may take before it counts as hanging
 BOUNDED = 20.0  # seconds within which a worker must have given everything up
-QUIET = 5.0  # seconds without a record after which no more are expected
+QUIET = 30.0  # seconds without a record after which no more are expected
 
 Make = Callable[[str], Technology]
 """Opens the technology under test for an application of this name."""

@@ -34,7 +34,7 @@ def table(*releases: Release, most_keys: int = 100) -> Table:
 
 async def until(holds: Callable[[], bool]) -> None:
     """Wait for something that other tasks bring about."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not holds():
             await asyncio.sleep(0.001)
 

@@ -25,11 +25,7 @@ def test_is_every_block_released_once_through_kills_at_every_step(tmp_path: Path
     place = Place("sqlite", {"path": str(tmp_path / "log.db"), "actions": "all"}, "shop", 4)
     scenario = Scenario(place, tmp_path, random.Random(1))
     scenario.prepare()
-    steps = [step for step in STEPS["sqlite"] for _ in range(KILLS)]
-    scenario.chance.shuffle(steps)
-    for step in steps:
-        scenario.send(12)
-        scenario.kill_at(step, scenario.chance.randrange(1, 8))
+    scenario.kill_at_each(STEPS["sqlite"], times=KILLS, per_partition=12)
     assert scenario.finish() == []
     assert sum(scenario.steps.values()) >= 30 * KILLS, scenario.steps
     assert min(scenario.steps[step] for step in STEPS["sqlite"]) > KILLS // 2, scenario.steps

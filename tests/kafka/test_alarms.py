@@ -43,7 +43,7 @@ async def test_lag_is_known_before_a_partition_is_taken_and_a_deleted_input_is_m
     await second.until(lambda heard: bool(heard.assigned_now))
     begun = time.monotonic()
     await second.until(lambda _: second.transport.last_known(HOME).group is not None)
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - begun < 30
     assert (second.transport.last_known(HOME).group, second.transport.last_known(HOME).end) == (
         4,
         10,

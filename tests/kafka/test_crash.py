@@ -79,11 +79,7 @@ def test_is_every_block_released_once_through_kills_at_every_step(
 ) -> None:
     """Each kill ends twelve partitions, wherever they are; aborted data is looked at too."""
     made = scenario(broker.bootstrap, fresh_app(), tmp_path, seed=1)
-    steps = [step for step in STEPS["kafka"] for _ in range(KILLS)]
-    made.chance.shuffle(steps)
-    for step in steps:
-        made.send(10)
-        made.kill_at(step, made.chance.randrange(1, 8))
+    made.kill_at_each(STEPS["kafka"], times=KILLS, per_partition=10)
     assert made.finish() == []
     assert made.findings(uncommitted(broker.bootstrap, made)) == []
     assert sum(made.steps.values()) >= 40 * KILLS, made.steps

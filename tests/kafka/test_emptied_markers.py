@@ -82,7 +82,7 @@ async def test_a_partition_is_taken_over_after_its_markers_were_emptied(
         log=Lines(), settings=QUICK,
     )  # fmt: skip
     running = Running(view, Lines(), asyncio.create_task(service.run()))
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(240):
         while any(emptied(tidy, topic) < 2 for topic in (topics.state, topics.actions)):
             await site.send([(b"k", LOSSES)])
             await running.read(len(site.sent))

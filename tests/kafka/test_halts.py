@@ -245,7 +245,7 @@ async def test_an_input_that_is_made_again_under_a_running_service_halts(
     async with site.serving() as service:
         await service.read(40)
         with ThreadPoolExecutor(1) as other:  # this thread's own loop stands still meanwhile
-            other.submit(lambda: asyncio.run(make_again())).result(timeout=60)
+            other.submit(lambda: asyncio.run(make_again())).result(timeout=240)
         await service.halted("deleted and recreated")
     async with site.serving(epoch=2) as service:
         await service.halted("deleted and recreated")
@@ -281,7 +281,7 @@ async def test_an_input_that_is_made_again_while_a_partition_is_taken_halts(
         await site.create()
         await site.send(events(100, keys=KEYS, seed=8))
         if noticed == "while it is taken":
-            await asyncio.wait_for(heard.wait(), timeout=30)
+            await asyncio.wait_for(heard.wait(), timeout=120)
         assert service.part.status is Status.TAKING
         go.set()
         await service.halted("deleted and recreated")

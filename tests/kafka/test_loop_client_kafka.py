@@ -53,7 +53,7 @@ async def test_are_events_those_of_the_page_on_a_broker(
                    "-X", "partitioner=murmur2_random", "-k", choice.request.key.decode(),
                    "-H", header]  # fmt: skip
         await asyncio.to_thread(
-            subprocess.run, command, input=b'{"reward": 0.5}', check=True, timeout=60
+            subprocess.run, command, input=b'{"reward": 0.5}', check=True, timeout=120
         )
     requests = await rows(technology, topics.requests)
     outcomes = await rows(technology, topics.outcomes)

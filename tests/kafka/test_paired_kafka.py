@@ -103,7 +103,7 @@ async def test_each_input_that_is_made_again_under_a_running_transport_is_told(
     producer = technology.producer()
     await producer.send(name, [(b"k", b"v")] * 7, partition=0)
     await producer.close()
-    await asyncio.wait_for(worker.until(lambda heard: bool(heard.failures)), timeout=30)
+    await asyncio.wait_for(worker.until(lambda heard: bool(heard.failures)), timeout=120)
     await worker.transport.close()
     (partition, error), *_ = worker.heard.failures
     assert (partition, type(error)) == (HOME, StateMismatch)

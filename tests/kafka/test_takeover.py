@@ -62,7 +62,7 @@ class Life:
         await self.task
 
     async def _until(self, what: Callable[[], bool]) -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             while not what():
                 assert not self.task.done(), self.log.lines
                 await asyncio.sleep(0.005)
@@ -109,7 +109,7 @@ class Freeze:
         if step == self.step and not self.held:
             self.held = True
             with ThreadPoolExecutor(1) as other:  # this thread's own loop stands still meanwhile
-                other.submit(lambda: asyncio.run(_run(self.heir))).result(timeout=60)
+                other.submit(lambda: asyncio.run(_run(self.heir))).result(timeout=240)
 
 
 async def _run(work: Callable[[], Awaitable[None]]) -> None:
@@ -147,7 +147,7 @@ async def test_is_no_partition_halted_by_who_was_overtaken(
 
     freeze = Freeze(step, heir)
     async with life(site, "taker", reached=freeze) as taker:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             while not (taker.task.done() or taker.part.status is Status.RUNNING):
                 await asyncio.sleep(0.005)
             assert taker.task.done(), "it found out before it had anything to commit"

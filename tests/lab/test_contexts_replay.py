@@ -160,7 +160,7 @@ async def killed(played: str) -> Room:
                 await room.until(room.is_read)
             room.send("clicks", records[at + 400 : at + 600], headers[at + 400 : at + 600])
             worker.task.cancel()
-            await asyncio.wait({worker.task}, timeout=5)
+            await asyncio.wait({worker.task}, timeout=60)
     room.send("clicks", records[1200:], headers[1200:])
     async with room.worker("last"):
         await room.until(room.is_read)

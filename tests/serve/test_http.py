@@ -135,7 +135,7 @@ def test_does_the_tag_tell_the_first_learned_action_from_the_opening() -> None:
             await made.knowledge.cache.ready()
             opening = await made.ask(address)
             actions.publish(action(release(b"fr", 1, kind="action", stop=2)))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while made.knowledge.cache.action("home", b"fr").slots == 0:
                     await asyncio.sleep(0)
             learned = await made.ask(address, if_none_match=opening.headers["etag"])
@@ -486,7 +486,7 @@ async def pipelined(address: tuple[str, int], requests: bytes) -> bytes:
     writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     answer = b""
     with suppress(ConnectionError):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while part := await reader.read(1 << 16):
                 answer += part
     writer.close()
@@ -504,7 +504,7 @@ def test_nonsense_behind_an_answer_ends_the_connection_without_an_error() -> Non
             writer.write(HEALTH + b"Transfer-Encoding: chunked\r\n\r\n")
             await reader.readuntil(b"alive\n")
             writer.write(b"no chunk\r\n")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 assert await reader.read() == b""
             assert made.knowledge.traffic.refused == {Refusal.UNREADABLE: 1}
             writer.close()
@@ -513,7 +513,7 @@ def test_nonsense_behind_an_answer_ends_the_connection_without_an_error() -> Non
     asyncio.run(ask())
 
 
-SLOW = replace(LIMITS, request_seconds=0.3)
+SLOW = replace(LIMITS, request_seconds=1.0)
 LOOK_UP = b"GET /v1/streams/home/keys/fr/action HTTP/1.1\r\nHost: x\r\n"
 BODY = b"POST /v1/streams/home/actions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{"
 EARLY = b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{"
@@ -546,10 +546,10 @@ def test_whoever_owes_something_is_cut_in_time(
             _, writer = await asyncio.open_connection(*address, ssl=secured, limit=1)
             writer.write(begin)
             refused = made.knowledge.traffic.refused
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while not (refused[Refusal.SLOW] or made.knowledge.traffic.requests["4xx"]):
                     writer.write(drip)
-                    await asyncio.sleep(0.01)
+                    await asyncio.sleep(0.05)
             assert (begin == BODY) == (refused[Refusal.SLOW] == 0)
             writer.transport.abort()
 
@@ -563,9 +563,9 @@ def test_a_connection_is_kept_for_a_time_between_two_requests(
     monkeypatch.setattr(connections, "KEEP_ALIVE_SECONDS", 0.3)
 
     async def ask() -> None:
-        async with observer() as made, listening(made, SLOW) as address:
+        async with observer() as made, listening(made) as address:
             reader, writer = await asyncio.open_connection(*address)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 for _ in range(2):
                     writer.write(HEALTH + b"\r\n")
                     await reader.readuntil(b"alive\n")
@@ -619,7 +619,7 @@ def test_beyond_the_requests_that_are_answered_only_probes_are() -> None:
             address = listener.getsockname()
             at_work = [asyncio.create_task(raw(address, request("/busy"))) for _ in range(3)]
             answers = dict[str, bytes]()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while not answers.get("/other", b"").startswith(b"HTTP/1.1 503"):
                     answers["/other"] = await raw(address, request("/other"))
             for path in ("/healthz", "/readyz", "/metrics", "/v1/streams/home/reward"):

@@ -138,7 +138,7 @@ def served_certificate(address: tuple[str, int]) -> bytes:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with (
-        socket.create_connection(address, timeout=10) as connection,
+        socket.create_connection(address, timeout=60) as connection,
         context.wrap_socket(connection) as secured,
     ):
         certificate = secured.getpeercert(binary_form=True)
@@ -209,7 +209,7 @@ def test_tls_begins_with_what_has_come_before_the_connection_is_accepted(
             with socket.create_connection(address) as connection:
                 connection.sendall(to_server.read())
                 connection.setblocking(False)
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(60):
                     return await asyncio.get_running_loop().sock_recv(connection, 1)
 
     with asyncio.Runner(loop_factory=loop) as runner:

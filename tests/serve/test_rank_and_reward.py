@@ -272,7 +272,8 @@ def test_while_the_log_is_silent_ranks_end_in_time_and_readyz_says_it(
         technology = memory()
         away = Away(technology, error)
         events = asyncio.get_running_loop()
-        async with open_shop(away, seconds=0.3, undurable=undurable) as shop:  # type: ignore[arg-type]
+        seconds = 2.0 if undurable else 0.3
+        async with open_shop(away, seconds=seconds, undurable=undurable) as shop:  # type: ignore[arg-type]
             ready = await asked(shop.gate, "/readyz")
             assert (ready.status, ready.json["away"]) == (200, [])
             told, waited = list[Answer](), list[float]()
@@ -280,20 +281,20 @@ def test_while_the_log_is_silent_ranks_end_in_time_and_readyz_says_it(
                 begun = events.time()
                 told.append(await shop.post(RANK, {"key": "fr", "request": f"r{at}"}))
                 waited.append(events.time() - begun)
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(60):
                     while not shop.ranking.silent():
                         await asyncio.sleep(0.01)
             assert [answer.status for answer in told] == [200 if undurable else 503] * 3
             if undurable:
                 assert not any(answer.json["durable"] for answer in told)
-                assert max(waited[1:]) < 0.3
+                assert max(waited[1:]) < seconds
             ready = await asked(shop.gate, "/readyz")
             assert ready.status == (200 if undurable else 503)
             assert "topic requests: nothing has been acknowledged" in ready.json["away"][0]
             assert ready.json["why"] == ([] if undurable else ready.json["away"])
             away.back = True
             answer = await shop.post(RANK, {"key": "fr", "request": "r8"})
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while shop.ranking.silent():
                     await asyncio.sleep(0.01)
             answer = await shop.post(RANK, {"key": "fr", "request": "r9"})

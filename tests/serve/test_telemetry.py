@@ -279,7 +279,7 @@ def test_an_end_waits_for_no_collector_that_is_silent(
     collector.answers.clear()
 
     async def work() -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(9):
             telemetry = Telemetry(application="shop")
             async with telemetry.sending():
                 telemetry.observe("poll", 0.1)

@@ -221,7 +221,7 @@ def test_probes_and_metrics_are_answered_while_the_learning_loop_is_busy(tmp_pat
 def asked_twice(address: tuple[str, int]) -> list[bytes]:
     """What the listener says of its health, and its metrics."""
     requests = [REQUEST, REQUEST.replace(b"/healthz", b"/metrics")]
-    return [asyncio.run(raw(address, request, seconds=60)) for request in requests]
+    return [asyncio.run(raw(address, request)) for request in requests]
 
 
 async def until_taken(address: tuple[str, int]) -> None:

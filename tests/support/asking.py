@@ -200,7 +200,7 @@ def shown(make: Callable[[], Observer]) -> Iterator[str]:
         thread.join()
 
 
-async def raw(address: tuple[str, int], request: bytes, *, seconds: float = 5.0) -> bytes:
+async def raw(address: tuple[str, int], request: bytes, *, seconds: float = 60.0) -> bytes:
     """Send bytes and read until the other side closes."""
     reader, writer = await asyncio.open_connection(*address)
     try:

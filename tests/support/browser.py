@@ -126,7 +126,7 @@ def browser() -> Iterator[Browser]:
             window.ask("DELETE", "")
     finally:
         process.terminate()
-        process.wait(timeout=10)
+        process.wait(timeout=60)
 
 
 def _wait(home: Browser) -> None:

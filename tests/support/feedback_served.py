@@ -119,7 +119,7 @@ def _reached(services: Sequence[_Serving], position: int) -> bool:
 
 
 async def _until(what: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         while not what():
             await asyncio.sleep(0.02)
 

@@ -61,6 +61,8 @@ def is_published(cache: ActionsCache, key: bytes) -> bool:
 
 def etag(place: Place) -> str:
     """What names the release that HTTP answers with."""
-    with urllib.request.urlopen(place.url + "/v1/streams/home/keys/fr/action", timeout=5) as answer:
+    with urllib.request.urlopen(
+        place.url + "/v1/streams/home/keys/fr/action", timeout=60
+    ) as answer:
         tag: str = answer.headers["etag"]
         return tag

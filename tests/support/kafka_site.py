@@ -176,7 +176,7 @@ class Site:
         """Delete topics and wait until the broker has forgotten them."""
         async with self.administration() as client:
             await client.delete_topics(list(names))
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(120):
                 while any(
                     topic["error_code"] == 0 for topic in await client.describe_topics(names)
                 ):
@@ -187,7 +187,7 @@ class Site:
         async with self.administration() as client:
             resource = ConfigResource(ConfigResourceType.TOPIC, topic, dict(settings))
             await client.alter_configs([resource])
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(120):
                 while not await _has(client, topic, settings):
                     await asyncio.sleep(0.05)
 
@@ -225,7 +225,7 @@ class Running:
         return self.view.part(HOME)
 
     async def until(self, what: Callable[[PartitionStatus], bool]) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while not what(self.part):
                 if self.task.done():
                     await self.task

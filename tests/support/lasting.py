@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-_LOOKS = 50
+_LOOKS = 600
 _BETWEEN = 0.1  # seconds
 
 

@@ -81,7 +81,7 @@ def prometheus(
         yield PrometheusServer(address)
     finally:
         process.terminate()
-        process.wait(timeout=10)
+        process.wait(timeout=60)
 
 
 def configuration(targets: Sequence[str], rules: Path | None) -> dict[str, Any]:

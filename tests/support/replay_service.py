@@ -83,7 +83,7 @@ async def lived(
     )
     running = asyncio.create_task(service.run())
     wanted = [_lines(records, leader) for leader in learners()]
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         while True:
             released = [await _released(technology, stream_topics) for stream_topics in topics]
             if [sum(map(len, by_key.values())) for by_key in released] == wanted:

@@ -103,7 +103,7 @@ class Place:
             yield process
         finally:
             process.terminate()
-            assert process.wait(timeout=30) == 0, (self.folder / f"{command}.log").read_text()
+            assert process.wait(timeout=PATIENCE) == 0, (self.folder / f"{command}.log").read_text()
 
     def send(self, records: list[tuple[Key, Value]]) -> None:
         """Write input."""
@@ -130,7 +130,7 @@ class Place:
 
     def _asked(self, url: str) -> tuple[int, bytes]:
         try:
-            with urllib.request.urlopen(url, timeout=5) as answer:
+            with urllib.request.urlopen(url, timeout=30) as answer:
                 return answer.status, answer.read()
         except urllib.error.HTTPError as error:
             return error.code, error.read()

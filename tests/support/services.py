@@ -80,7 +80,7 @@ class Worker:
 
     async def ended(self) -> Reason | None:
         """What it returns; loudly, if it never does."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             return await self.task
 
 
@@ -135,11 +135,11 @@ class Room:
                 await worker.drained()
         finally:
             worker.task.cancel()
-            await asyncio.wait({worker.task}, timeout=5)
+            await asyncio.wait({worker.task}, timeout=60)
 
     async def until(self, what: Callable[[], bool]) -> None:
         """Wait until something is so; loudly, if it never is."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             while not what():
                 await self.log.changed(timeout=0.05)
 

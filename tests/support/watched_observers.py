@@ -55,7 +55,7 @@ async def worked(
             await asyncio.sleep(0)  # durable: what is not yet public goes out with the drain
         service.drain()
 
-    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(120), asyncio.TaskGroup() as group:
         group.create_task(service.run())
         group.create_task(drain())
     return view
