@@ -37,7 +37,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, partial
-from itertools import count, pairwise
+from itertools import count, pairwise, zip_longest
 from typing import Any, Protocol
 
 import numpy as np
@@ -62,6 +62,12 @@ from streamdp.lab.worlds import World
 FEWEST_AT_ONCE = 64
 _VALUES = 1 << 23  # of sums held at once: 64 MB
 _MOST_SHARES = 1 << 22  # blocks × K
+
+_HEAD = 16  # such a part of the slots is the head of a run, which every run plays
+_FEW_BLOCKS = 64  # behind the head; fewer cost nothing
+_TRIED = 8  # such a part of the runs is played to the horizon at first
+_FEWEST_WHOLE = 50  # runs that say how much the tails vary
+_ADDED = 0.02  # of the variance of a mean regret: what is saved may add 1 % to its error
 
 
 # -- the player ----------------------------------------------------------------------------------
@@ -196,10 +202,14 @@ def likely_best(kind: PolicyLearner, released: Ints) -> Arms | None:
 
 @dataclass(frozen=True, slots=True)
 class RunBits:
-    """The seeded bits of some runs."""
+    """The seeded bits of some runs.
+
+    Those that were asked for last are kept: kinds that are played side by side share them.
+    """
 
     source: SeededRandomness
     tags: NDArray[np.uint8]
+    newest: dict[tuple[int, int], tuple[Ints, HeldBits]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, seed: int, runs: range, *, number: int = 0) -> RunBits:
@@ -214,7 +224,15 @@ class RunBits:
 
     def __call__(self, purpose: int, rows: Ints, block: int) -> Bits:
         """One draw of some runs."""
-        return self.source.bits(_STREAM, purpose, self.tags[rows], np.full(len(rows), block))
+        held = self.newest.get((purpose, block))
+        if held is None or not np.array_equal(held[0], rows):
+            bits = self.source.bits(
+                _STREAM, purpose, self.tags[rows], np.full(len(rows), block, dtype=np.int64)
+            )
+            held = rows, HeldBits([bits], np.array([0, len(rows)]))
+            self.newest.clear()
+            self.newest[purpose, block] = held
+        return held[1]
 
 
 _STREAM = "simulate"
@@ -406,18 +424,30 @@ class LossPaths:
     cuts: Ints  # runs × C, rising
     sums: Ints  # C × runs × K, on the grid
     windows: Mapping[Schedule, Ints]  # the slot after which each block's random prefix ends
+    newest: dict[object, dict[int, Ints]] = field(default_factory=dict)  # sums of a block
 
     @classmethod
     def drawn(
-        cls, courses: Courses, kinds: Sequence[Kind], bits: RunBits, *, horizon: int, seed: Any
+        cls,
+        courses: Courses,
+        kinds: Sequence[Kind],
+        bits: RunBits,
+        *,
+        stops: Sequence[int],
+        horizon: int,
+        seed: Any,
     ) -> LossPaths:
-        """Sums between the cuts of these kinds, added up."""
-        windows = {
-            kind.schedule: _windows(kind.schedule, bits, horizon)
-            for kind in kinds
+        """Sums between the cuts of these kinds, each up to a slot of its own, added up."""
+        drawing = [
+            (kind.schedule, stop)
+            for kind, stop in zip(kinds, stops, strict=True)
             if "window" in _columns(kind)
+        ]
+        windows = {
+            schedule: _windows(schedule, bits, stop)
+            for schedule, stop in sorted(drawing, key=lambda of: of[1])
         }
-        fixed = np.tile(shared_cuts(courses.worlds, kinds, horizon), (len(bits), 1))
+        fixed = np.tile(shared_cuts(courses.worlds, kinds, stops, horizon), (len(bits), 1))
         cuts = np.sort(np.concatenate([fixed, *windows.values()], axis=1), axis=1)
         before = np.concatenate([np.zeros_like(cuts[:, :1]), cuts[:, :-1]], axis=1)
         sums = np.empty((*cuts.shape, courses.worlds[0].actions), dtype=np.int64)
@@ -439,25 +469,35 @@ class LossPaths:
         place = (self.cuts < np.reshape(slots, (-1, 1))).sum(axis=1)
         return np.asarray(self.sums[place, np.arange(len(self.cuts))])
 
-    def filling(self, kind: Kind, horizon: int, first: First = this_block) -> Fill:
-        """What fills the columns of one kind."""
-        ends = ends_of(kind.schedule, horizon).tolist()
+    def filling(self, kind: Kind, stop: int, first: First = this_block) -> Fill:
+        """What fills the columns of one kind, up to a slot.
+
+        The newest sums are kept: kinds that are played side by side share them.
+        """
+        ends = ends_of(kind.schedule, stop).tolist()
         windows = self.windows[kind.schedule] if "window" in _columns(kind) else None
+        newest = self.newest.setdefault((kind.schedule, windows is None, first), {})
 
         def fill(block: int, rows: Ints, in_force: InForce) -> tuple[Ints, Columns]:
-            if block + 1 >= len(ends) or ends[block + 1] > horizon:
+            if block + 1 >= len(ends) or ends[block + 1] > stop:
                 return NOBODY
-            until = ends[block + 1] if windows is None else windows[:, block]
-            return rows, {"sums": self.at(until) - self.at(ends[first(block)])}
+            if block not in newest:
+                newest.clear()
+                until = ends[block + 1] if windows is None else windows[:, block]
+                newest[block] = self.at(until) - self.at(ends[first(block)])
+            return rows, {"sums": newest[block]}
 
         return fill
 
 
-def shared_cuts(worlds: Sequence[World], kinds: Sequence[Kind], horizon: int) -> Ints:
+def shared_cuts(
+    worlds: Sequence[World], kinds: Sequence[Kind], stops: Sequence[int], horizon: int
+) -> Ints:
     """The slots where sums are always needed: the ends of blocks and of phases."""
-    cuts = [_whole(kind.schedule, horizon) for kind in kinds]
+    cuts = [_whole(kind.schedule, stop) for kind, stop in zip(kinds, stops, strict=True)]
     cuts += [world.starts(horizon) for world in worlds]
-    return np.unique(np.concatenate([*cuts, [horizon]]))
+    every, last = np.unique(np.concatenate(cuts)), max(stops)
+    return np.append(every[every < last], last)
 
 
 def _whole(schedule: Schedule, horizon: int) -> Ints:
@@ -486,6 +526,7 @@ class Shows:
     courses: Courses
     kind: PolicyLearner
     horizon: int
+    stop: int  # the last slot that is played
     delay: int
     generator: Generator
     known: dict[int, tuple[Ints, Ints]] = field(default_factory=dict)
@@ -495,7 +536,7 @@ class Shows:
         """Draw what is shown in a block; the columns are of what is known at its end."""
         schedule, generator = self.kind.schedule, self.generator
         begin, end = schedule.start(block) - 1, schedule.stop(block) - 1
-        if end > self.horizon:
+        if end > self.stop:
             return NOBODY
         chances = in_force / PARTS
         for at, slots in self._known_at(block, range(begin, end)):
@@ -541,7 +582,11 @@ def mean_of(values: Floats, in_force: InForce) -> Floats:
 
 @dataclass(frozen=True)
 class Walk:
-    """What many runs of one kind had in force, and what it cost: blocks × runs."""
+    """What many runs of one kind had in force, and what it cost: blocks × runs.
+
+    The first `whole` runs were played to the horizon, the others `head` blocks: there they have the
+    mean of those that were.
+    """
 
     kind: Kind
     horizon: int
@@ -549,6 +594,8 @@ class Walk:
     best: NDArray[np.float32]  # how likely the best action of the moment was shown
     shares: Floats | None  # blocks × K: how often each action was in force, mean over runs
     released: Ints  # what the first run released at the end of each whole block
+    head: int
+    whole: int
 
     @property
     def starts(self) -> Ints:
@@ -562,19 +609,28 @@ class Walk:
 
     @property
     def regret(self) -> Floats:
-        """The regret at the horizon of each run."""
-        return np.asarray(self.costs.sum(axis=0))
+        """The regret at the horizon of each run.
+
+        Where some runs are played in part, the others count for them behind the head. So the mean
+        and its standard error are those of both estimates together (double sampling).
+        """
+        regret, whole = self.costs.sum(axis=0), self.whole
+        tails = self.costs[self.head :, :whole].sum(axis=0)
+        regret[:whole] += (len(regret) / whole - 1) * (tails - tails.mean())
+        return np.asarray(regret)
 
     def found(self, share: float) -> Floats:
         """The share of runs, block by block, that show the best action at least so often."""
-        return np.asarray((self.best >= share).mean(axis=1))
+        shown = self.best >= share
+        tail = shown[self.head :, : self.whole]
+        return np.concatenate([shown[: self.head].mean(axis=1), tail.mean(axis=1)])
 
     def always(self, share: float, *, since: int) -> float:
         """The share of runs that show the best action at least so often in each block from a slot.
 
         Of those that do so at any one moment there are more.
         """
-        later = self.best[np.searchsorted(self.starts, since) :]
+        later = self.best[np.searchsorted(self.starts, since) :, : self.whole]
         return float((later >= share).all(axis=0).mean())
 
     def settled(self, *, shown: float, runs: float) -> int | None:
@@ -599,86 +655,146 @@ def walks(
 ) -> list[Walk]:
     """Play many runs of some kinds in one world, as many at once as fit in memory.
 
+    Where nothing changes, nearly all of a long run's blocks come when what is in force is settled.
+    So at first an eighth of the runs is played to the horizon. The others are played as far only
+    while the tail of those adds more than `_ADDED` to the variance of a kind's mean regret.
+
     Of several worlds with as many actions, each run is in the next one. `number` tells worlds apart
     that are played under one seed. With `delay` the loss of a shown action is known this many slots
     later. `firsts`: how far back the last kinds look, which are baselines. `progress` is called
     with the number of runs that are done, of all kinds together.
     """
-    whole = [kind for kind in kinds if sees_all_losses(kind)]
     looks_back = [this_block] * (len(kinds) - len(firsts)) + list(firsts)
     worlds = [world] if isinstance(world, World) else world
-    done = 0
-    cuts = len(shared_cuts(worlds, whole, horizon)) if whole else 0
-    at_once = max(1, _VALUES // (max(FEWEST_AT_ONCE, cuts) * worlds[0].actions))
     played = [_Tally(kind, worlds, horizon) for kind in kinds]
-    for first in range(0, runs, at_once):
-        which = range(first, min(first + at_once, runs))
-        bits = RunBits.of(seed, which, number=number)
-        courses = Courses(worlds, np.array(which) % len(worlds))
-        origin, paths = (seed, number, first), None
-        if whole:
-            paths = LossPaths.drawn(courses, whole, bits, horizon=horizon, seed=origin)
-        for kind, first_block, tally in zip(kinds, looks_back, played, strict=True):
-            if paths is not None and sees_all_losses(kind):
-                fill: Fill = paths.filling(kind, horizon, first_block)
-            else:
-                assert isinstance(kind, PolicyLearner)
-                generator = default_rng(origin)
-                fill = Shows(courses, kind, horizon, delay, generator)
-            tally.add(play(kind, len(bits), fill, bits), courses)
-            done += len(which)
+    done = 0
+    parts = (1, 2, 4, _TRIED) if any(tally.has_tail for tally in played) else (_TRIED,)
+    for first, last in pairwise(sorted({0, *(runs * part // _TRIED for part in parts)})):
+        stops = [tally.stop(runs) for tally in played]
+        while first < last:
+            at_once = _at_once(worlds, kinds, stops, horizon)
+            which = range(first, min(first + at_once, last))
+            bits = RunBits.of(seed, which, number=number)
+            courses = Courses(worlds, np.array(which) % len(worlds))
+            origin, paths = (seed, number, first), None
+            if seeing := [of for of in zip(kinds, stops, strict=True) if sees_all_losses(of[0])]:
+                whole, until = zip(*seeing, strict=True)
+                paths = LossPaths.drawn(
+                    courses, whole, bits, stops=until, horizon=horizon, seed=origin
+                )
+            playing = []
+            for kind, stop, first_block in zip(kinds, stops, looks_back, strict=True):
+                if paths is not None and sees_all_losses(kind):
+                    fill: Fill = paths.filling(kind, stop, first_block)
+                else:
+                    assert isinstance(kind, PolicyLearner)
+                    generator = default_rng(origin)
+                    fill = Shows(courses, kind, horizon, stop, delay, generator)
+                playing.append(play(kind, len(bits), fill, bits))
+            for steps in zip_longest(*playing):
+                for step, tally in zip(steps, played, strict=True):
+                    if step is not None:
+                        tally.take(step, courses)
+            for tally in played:
+                tally.finish(len(which))
+            done += len(which) * len(kinds)
             progress(done)
+            first = which.stop
     return [tally.walk() for tally in played]
+
+
+def _at_once(
+    worlds: Sequence[World], kinds: Sequence[Kind], stops: Sequence[int], horizon: int
+) -> int:
+    """How many runs fit in memory."""
+    cuts = 0
+    if seeing := [of for of in zip(kinds, stops, strict=True) if sees_all_losses(of[0])]:
+        whole, until = zip(*seeing, strict=True)
+        cuts = len(shared_cuts(worlds, whole, until, horizon))
+    return max(1, _VALUES // (max(FEWEST_AT_ONCE, cuts) * worlds[0].actions))
 
 
 class _Tally:
     """Adds up what runs of one kind cost, some runs after others."""
 
     def __init__(self, kind: Kind, worlds: Sequence[World], horizon: int) -> None:
-        self._kind = kind
-        self._costs: list[list[Floats]] = []
-        self._best: list[list[NDArray[np.float32]]] = []
+        self._kind, self._horizon = kind, horizon
         ends = np.minimum(ends_of(kind.schedule, horizon), horizon)
         self._of_blocks = [  # worlds × blocks × K
             np.stack([of(world, ends, horizon) for world in worlds])
             for of in (World.costs, World.best_in)
         ]
-        blocks, actions, self._horizon = len(ends) - 1, worlds[0].actions, horizon
+        blocks, actions = len(ends) - 1, worlds[0].actions
+        self._head = kind.schedule.block_of(horizon // _HEAD + 1) + 1
+        if blocks - self._head < _FEW_BLOCKS or any(world.later for world in worlds):
+            self._head = blocks  # all runs are played to the horizon
         self._shares = np.zeros((blocks, actions)) if blocks * actions <= _MOST_SHARES else None
-        self._runs = 0
+        self._found: list[list[Floats]] = []  # cost and best of some runs, by block
+        self._heads: list[Floats] = []  # cost and best × blocks × runs
+        self._tails: list[Floats] = []
+        self._runs = self._whole = 0
         self._released: list[Ints] = []
 
-    def add(self, steps: Iterator[Step], courses: Courses) -> None:
-        runs = len(courses.of_runs)
-        costs, best = [], []
-        for step in steps:
-            if step.block == self._of_blocks[0].shape[1]:
-                break
-            cost, shown = (
-                mean_of(of[courses.of_runs, step.block], step.in_force) for of in self._of_blocks
+    @property
+    def has_tail(self) -> bool:
+        """Whether some runs may be played in part."""
+        return bool(self._head < self._of_blocks[0].shape[1])
+
+    def stop(self, runs: int) -> int:
+        """The last slot that the next ones of so many runs are played to."""
+        if self._whole == self._runs:
+            if self._whole < _FEWEST_WHOLE or not self._tails:
+                return self._horizon
+            head, tail = (
+                np.concatenate([costs.sum(axis=0) for costs, _ in parts])
+                for parts in (self._heads, self._tails)
             )
-            costs.append(cost)
-            best.append(shown.astype(np.float32))
-            if self._shares is not None:
-                self._shares[step.block] += _counted(step.in_force, self._shares.shape[1])
-            if not self._runs:
-                self._released.append(of_first_row(step))
-        self._costs.append(costs)
-        self._best.append(best)
+            if tail.var() / self._whole > _ADDED * (head + tail).var() / runs:
+                return self._horizon
+        return self._horizon // _HEAD
+
+    def take(self, step: Step, courses: Courses) -> None:
+        """Take the next block of some runs."""
+        if step.block == self._of_blocks[0].shape[1]:
+            return
+        runs = courses.of_runs
+        self._found.append([mean_of(of[runs, step.block], step.in_force) for of in self._of_blocks])
+        if self._shares is not None:
+            self._shares[step.block] += _counted(step.in_force, self._shares.shape[1])
+        if not self._runs:
+            self._released.append(of_first_row(step))
+
+    def finish(self, runs: int) -> None:
+        """These runs were played, to the horizon or to the end of the head."""
+        blocks = len(self._found)
+        values = np.array(self._found).transpose(1, 0, 2)
+        self._found = []
+        self._heads.append(values[:, : self._head])
         self._runs += runs
+        if blocks == self._of_blocks[0].shape[1]:
+            self._whole += runs
+            if blocks > self._head:
+                self._tails.append(values[:, self._head :])
 
     def walk(self) -> Walk:
-        costs, best = (
-            np.concatenate([np.array(some) for some in parts], axis=1)
-            for parts in (self._costs, self._best)
-        )
+        """All runs that were added."""
+        blocks, whole = self._of_blocks[0].shape[1], self._whole
+        values = np.empty((2, blocks, self._runs))
+        values[:, : self._head] = np.concatenate(self._heads, axis=2)
+        if self._tails:
+            tails = np.concatenate(self._tails, axis=2)
+            values[:, self._head :, :whole] = tails
+            values[:, self._head :, whole:] = tails.mean(axis=2, keepdims=True)
+        counted = np.where(np.arange(blocks) < self._head, self._runs, whole)
         return Walk(
             self._kind,
             self._horizon,
-            costs,
-            best,
-            None if self._shares is None else self._shares / self._runs,
+            values[0],
+            values[1].astype(np.float32),
+            None if self._shares is None else self._shares / counted[:, None],
             np.concatenate(self._released),
+            self._head,
+            whole,
         )
 
 

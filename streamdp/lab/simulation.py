@@ -200,7 +200,7 @@ def _of_walk(world: World, text: str, epsilon: Epsilon, walk: Walk) -> Outcome:
         world,
         text,
         epsilon,
-        so_far[-1],
+        walk.regret,
         Trajectory.of_runs(ends, so_far.T),
         None if walk.shares is None else Shares(walk.starts, walk.shares),
         arms,

@@ -77,7 +77,7 @@ def test_is_found_what_stays_found() -> None:
     def settled(*shares: float) -> int | None:
         best = np.array([np.arange(100) < 100 * share for share in shares], dtype=np.float32)
         none = np.zeros((0, 4), dtype=np.int64)
-        walk = Walk(kind, 31, best.astype(np.float64), best, None, none)
+        walk = Walk(kind, 31, best.astype(np.float64), best, None, none, len(best), 100)
         return walk.settled(shown=0.75, runs=0.9)
 
     assert settled(0.1, 0.95, 0.5, 0.92, 1.0) == 8

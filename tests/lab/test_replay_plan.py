@@ -377,7 +377,7 @@ def test_a_plan_says_how_many_runs_keep_the_best_action() -> None:
     best = np.ones((12, 10), dtype=np.float32)
     best[np.arange(2, 12), np.arange(10)] = 0
     kind = parse_candidate("remembering_leader").at(Fraction(1), actions=["a", "b"])
-    walk = Walk(kind, 4096, np.zeros((12, 10)), best, None, np.zeros((0, 1), dtype=np.int64))
+    walk = Walk(kind, 4096, np.zeros((12, 10)), best, None, np.zeros((0, 1), np.int64), 12, 10)
     assert walk.settled(shown=0.75, runs=0.9) == 1
     assert walk.always(0.75, since=1) == 0.0
     assert walk.always(0.75, since=int(walk.starts[7])) == 0.5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from fractions import Fraction
-from math import sqrt
+from math import comb, sqrt
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from streamdp.lab.commands.simulate import _print_tables
 from streamdp.lab.common.answer import Trajectory
 from streamdp.lab.common.cells import parse_candidate, parse_candidates, parse_epsilons
 from streamdp.lab.papers.learners import Bandit
+from streamdp.lab.play import Walk, walks
 from streamdp.lab.simulation import (
     DEFAULT,
     PAPERS,
@@ -30,6 +31,7 @@ from streamdp.lab.simulation import (
     simulate,
 )
 from streamdp.lab.worlds import World
+from streamdp.lab.worlds.binomials import binomials
 from streamdp.lab.worlds.families import DRIFTING, OTHERS, STATIONARY
 from streamdp.lab.worlds.held_out import HELD_OUT_DRIFTING, HELD_OUT_STATIONARY
 from tests.support.batches import feedback_batch, loss_batch
@@ -334,3 +336,53 @@ def test_a_table_of_numbers_is_whole_in_80_columns(
     cells = [line.split("│")[1:-1] for line in printed.splitlines() if line.startswith("│")]
     whole = ["".join("".join(column).split()) for column in zip(*cells, strict=True)]
     assert whole == ["noisy_leader:noise=exponential", *(text.replace(" ", "") for text in numbers)]
+
+
+@pytest.mark.parametrize("chances", [(0.3, 0.98, 0.3), (0.0, 1.0, 0.5)])
+def test_tabled_draws_have_the_binomial_law(chances: tuple[float, ...]) -> None:
+    """By the distance of distribution functions (Dvoretzky–Kiefer–Wolfowitz); 10⁻⁶ in all."""
+    counts = np.repeat([1, 9, 40], many := 50_000)
+    drawn = binomials(counts, np.zeros_like(counts), np.array([chances]), np.random.default_rng(1))
+    for count in (1, 9, 40):
+        for arm, chance in enumerate(chances):
+            law = [
+                comb(count, k) * chance**k * (1 - chance) ** (count - k) for k in range(count + 1)
+            ]
+            seen = np.bincount(drawn[counts == count, arm], minlength=count + 1) / many
+            assert len(seen) == count + 1
+            distance = np.abs(np.cumsum(seen) - np.cumsum(law)).max()
+            assert distance < sqrt(np.log(2 * 18 / 1e-6) / (2 * many))
+
+
+def test_what_is_played_in_part_counts_as_what_is_played_whole() -> None:
+    """Two-phase sampling: mean and variance are those of heads and tails apart, added up."""
+    kind = parse_candidate("remembering_leader").at(Fraction(1), actions=["a", "b"])
+    generator = np.random.default_rng(1)
+    costs = generator.uniform(size=(12, 10))
+    costs[8:, 4:] = costs[8:, :4].mean(axis=1, keepdims=True)
+    best = costs.astype(np.float32)
+    walk = Walk(kind, 4096, costs, best, None, np.zeros((0, 1), np.int64), head=8, whole=4)
+    heads, tails = costs[:8].sum(axis=0), costs[8:, :4].sum(axis=0)
+    assert walk.regret.mean() == pytest.approx(heads.mean() + tails.mean())
+    moved = heads - heads.mean()
+    moved[:4] += 10 / 4 * (tails - tails.mean())
+    assert walk.regret.var() == pytest.approx((moved**2).mean())
+    assert walk.found(0.5)[-1] == (best[-1, :4] >= 0.5).mean()
+
+
+def test_tails_are_played_by_few_runs_where_they_vary_little() -> None:
+    """A fifth of the work; the figures are those of all runs, within their errors (5 of them)."""
+    kind = parse_candidate("incumbent_leader:schedule=capped 16").at(
+        Fraction(4), actions=["a", "b"]
+    )
+    easy = World("easy", (0.1, 0.9))
+    walk, hard = (
+        walks([kind], world, runs=400, horizon=4096, seed=1)[0]
+        for world in (easy, World("hard", (0.45, 0.55)))
+    )
+    assert (walk.whole, hard.whole, len(walk.regret)) == (50, 400, 400)
+    assert walk.shares is not None
+    assert walk.shares.sum(axis=1) == pytest.approx(1)
+    whole = walks([kind], easy, runs=50, horizon=4096, seed=2)[0]
+    error = np.hypot(walk.regret.std() / 20, whole.regret.std() / np.sqrt(50))
+    assert abs(walk.regret.mean() - whole.regret.mean()) < 5 * error

@@ -218,7 +218,12 @@ def test_do_outcomes_of_any_delay_come_about_once() -> None:
     last = schedule.stop(schedule.block_of(slots)) - 1
     for delay in (0, 1, 37, 5_000):
         fill = Shows(
-            Courses([SMALL], np.zeros(1, np.int64)), learner, last, delay, np.random.default_rng(1)
+            Courses([SMALL], np.zeros(1, np.int64)),
+            learner,
+            last,
+            last,
+            delay,
+            np.random.default_rng(1),
         )
         seen = 0
         for step in play(learner, 1, fill, RunBits.of(1, range(1))):

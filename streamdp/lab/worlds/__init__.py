@@ -23,6 +23,7 @@ from numpy.random import Generator  # noqa: TID251 - losses are made up: no secr
 
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.grid import UNIT
+from streamdp.lab.worlds.binomials import binomials
 
 Means = tuple[float, ...]
 
@@ -138,12 +139,17 @@ class World:
 
     def sums(self, lengths: Ints, phases: Ints, generator: Generator) -> Ints:
         """Sums of all losses, on the grid, over the given numbers of slots of these phases."""
-        chances = self.chances[phases]
         if self.outcomes:
             units = np.rint(np.array(self.outcomes) * UNIT).astype(np.int64)
-            return np.asarray(generator.multinomial(lengths, chances) @ units, dtype=np.int64)
+            drawn = generator.multinomial(lengths, self.chances[phases])
+            return np.asarray(drawn @ units, dtype=np.int64)
         shape = (*lengths.shape, self.actions)
-        return self._on_grid(np.broadcast_to(lengths[..., None], shape), chances, generator)
+        if self.concentration is None:
+            ones = binomials(lengths.ravel(), phases.ravel(), self.chances, generator)
+            ones *= UNIT
+            return ones.reshape(shape)
+        counts = np.broadcast_to(lengths[..., None], shape)
+        return self._on_grid(counts, self.chances[phases], generator)
 
     def shown_sums(self, shown: Ints, phase: int, generator: Generator) -> Ints:
         """The losses, on the grid, of actions that were shown so often in one phase: R × K."""
