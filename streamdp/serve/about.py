@@ -32,6 +32,7 @@ class About:
     partition_epochs: Mapping[int, int] = field(default_factory=dict)  # beyond the stream's
     gap: float | None = None  # Δ, if the configuration states one
     salt: str = ""  # feedback streams: requests are hashed with it
+    unit: str = ""  # what a feedback stream's rewards are called; "": its records hold losses
     contexts: Contexts | None = None  # of a feedback stream: an arm is an action in a cell
     shown: tuple[str, ...] = ()  # with contexts: the actions that are shown
 

@@ -25,11 +25,15 @@ from functools import lru_cache
 from math import sqrt
 from typing import NamedTuple
 
+import numpy as np
 from msgspec import UNSET
 
+from streamdp.core.arrays import Ints
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import OPENING, Key
 from streamdp.core.evidence.experiment import Experiment
+from streamdp.core.evidence.policies import ReleasedSums, gains_and_counts
+from streamdp.core.kinds.kind import Kind
 from streamdp.core.regret import ESTIMATES
 from streamdp.ports import Published
 from streamdp.serve.policy_history import MOST_BLOCKS, PolicyHistory
@@ -138,6 +142,7 @@ class PartitionHistory:
     blocks: int = 0
     latest: dict[str, Sum] = field(default_factory=dict)
     curves: dict[str, dict[int, Sum]] = field(default_factory=dict)
+    earned: Sum = field(default_factory=Sum)  # gains of the shows (`slots`) of feedback
     whole: bool = True  # whether the first line that was read was the ledger's first
 
 
@@ -191,6 +196,14 @@ class StreamReleases:
         )
         return max(now, default=Fraction(0))
 
+    def earned_in(self, epoch: int, partition_epochs: Mapping[int, int]) -> NoisyMean | None:
+        """The mean gain of what was shown, in its partitions' configured epochs; None: nothing."""
+        total = Sum()
+        for number, part in self.partitions.items():
+            if part.epoch == partition_epochs.get(number, epoch):
+                total.add(part.earned)
+        return total.over(total.slots)._replace(stop=total.slots) if total.slots > 0 else None
+
     def latest(self, kind: str) -> Sum:
         """The newest estimate of each key, added up."""
         total = Sum()
@@ -222,6 +235,7 @@ class StreamReleases:
                 del self.keys[place]
             part.curves.clear()
             part.latest.clear()
+            part.earned = Sum()
             part.highest_now = Fraction(0)
             part.blocks = part.longest_block = part.last_slot = 0
         part.epoch = epoch
@@ -245,7 +259,7 @@ class StreamReleases:
         if history.actions is not None and (action := line.says_in_force()) is not None:
             history.actions.append(Acted(line.block, line.stop, action))
         if line.kind in ENDS_BLOCK:
-            self._released(history, line)
+            self._released(part, history, line)
             finished = line.block + 1  # blocks are numbered from 0
             part.blocks += finished - history.blocks
             history.blocks = finished
@@ -260,10 +274,10 @@ class StreamReleases:
         if line.epoch == part.epoch:
             part.highest_now = max(part.highest_now, charged)
 
-    def _released(self, history: KeyHistory, line: Charge) -> None:
-        """Add a block to the policies and the experiment of its key, where a learner is named."""
+    def _released(self, part: PartitionHistory, history: KeyHistory, line: Charge) -> None:
+        """Add a block to what its partition earned and its key tells, where a learner is named."""
         method = Method.of(line)
-        if method.learner is None or history.points is None:
+        if method.learner is None:
             return
         try:
             released = line.released()
@@ -273,12 +287,15 @@ class StreamReleases:
                     history.place * MOST_BLOCKS * released.nbytes >= MOST_POLICY_BYTES
                 ):
                     history.policies = None
-            if released is None:
+            kind = None if released is None else _kind(method, len(released))
+            if kind is None or released is None:
+                return
+            if line.epoch == part.epoch:
+                part.earned.add(_gained(kind, released))
+            if history.points is None:
                 return
             if history.experiment is None:
-                kind = method.kind(method.actions_of("released", len(released)))
-                if kind is not None:
-                    history.experiment = kind.recipe.experiment(actions=len(kind.actions))
+                history.experiment = kind.recipe.experiment(actions=len(kind.actions))
                 history.since = line.start
             if history.experiment is not None:
                 history.experiment.add(released)
@@ -353,6 +370,21 @@ class StreamHistory:
 
     def lost(self, error: Exception) -> None:
         """Keep showing the last complete history."""
+
+
+def _kind(method: Method, numbers: int) -> Kind | None:
+    """The learner that is named, whose blocks release so many numbers."""
+    return method.kind(method.actions_of("released", numbers))
+
+
+def _gained(kind: Kind, released: Ints) -> Sum:
+    """What a block's shows gained together."""
+    evidence = kind.evidence
+    if not isinstance(evidence, ReleasedSums):
+        return Sum()
+    gains, shown = gains_and_counts(released, pairs=evidence.pairs)
+    noise = evidence.noise.on_sums + evidence.noise.on_counts / 4  # a gain is within ±1/2
+    return Sum(1, round(shown.sum()), float(gains.sum()), noise * np.count_nonzero(gains))
 
 
 @lru_cache(maxsize=4096)

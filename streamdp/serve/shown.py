@@ -124,6 +124,8 @@ def _stream(knowledge: Knowledge, about: About) -> dict[str, Any]:
         if about.contexts is not None
         else [{"action": name, "keys": count} for name, count in common if count],
         "epsilon": _epsilon(about, releases),
+        "unit": about.unit or None,
+        "earned": _earned(about, releases),
         "keys": condition.keys,
         "several": condition.several,
         "feed": condition.feed.value,
@@ -175,7 +177,7 @@ def _learner(about: About, number: int, history: KeyHistory) -> dict[str, Any]:
     contexts = about.contexts
     policies = history.policies.points(len(names)) if history.policies and names else []
     weights, fields = (None, None) if contexts is None else _by_field(contexts, history, policies)
-    arms = None if history.experiment is None else _arms(history.experiment, history.since)
+    arms = None if history.experiment is None else _arms(about, history.experiment, history.since)
     if (
         arms is not None and about.learner.evidence.carries == "posterior"
     ):  # the sums of all blocks would deny a change
@@ -300,20 +302,35 @@ def _valued(value: Value) -> dict[str, Any]:
     }
 
 
-def _arms(experiment: Experiment, since: int) -> dict[str, Any]:
-    """A feedback stream's key as an experiment: each arm's mean loss, with an interval.
+def _earned(about: About, releases: StreamReleases) -> dict[str, Any] | None:
+    """The mean reward (or loss) of what a feedback stream showed; None before any block."""
+    gained = releases.earned_in(about.epoch, about.partition_epochs)
+    if gained is None:
+        return None
+    return {
+        "shows": gained.stop,
+        "mean": min(1.0, max(0.0, 0.5 + (gained.value if about.unit else -gained.value))),
+        "standard_error": gained.standard_error,
+    }
+
+
+def _arms(about: About, experiment: Experiment, since: int) -> dict[str, Any]:
+    """A feedback stream's key as an experiment: each arm's mean reward or loss, with an interval.
 
     `since_slot` is the first slot that counts: a start reads only a long ledger's newest lines, and
     a learner that carried over begins with longer blocks, whose slot numbers are larger.
     """
     arms = experiment.arms(confidence=CONFIDENCE)
+    means, low, high = arms.means, arms.low, arms.high
+    if about.unit:
+        means, low, high = 1 - means, 1 - high, 1 - low
     return {
         "confidence": CONFIDENCE,
         "blocks": arms.blocks,
         "since_slot": since,
         "shown": arms.shown.tolist(),
-        "mean_loss": [None if isnan(mean) else mean for mean in arms.means.tolist()],
-        "low": arms.low.tolist(),
-        "high": arms.high.tolist(),
+        "mean": [None if isnan(mean) else mean for mean in means.tolist()],
+        "low": low.tolist(),
+        "high": high.tolist(),
         "chance_of_best": arms.chances.tolist(),
     }

@@ -196,6 +196,7 @@ def about_of(configuration: Configuration, name: str) -> About:
         partition_epochs=table.partition_epochs,
         gap=table.gap,
         salt=table.feedback.salt if table.feedback else "",
+        unit=table.feedback.reward_unit if table.feedback else "",
         contexts=stream.contexts,
         shown=tuple(stream.actions),
     )

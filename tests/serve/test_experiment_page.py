@@ -82,9 +82,23 @@ def test_does_each_action_stand_with_its_mean_interval_and_chance(window: Browse
         "return [...document.querySelectorAll('.arms svg')].map(e => e.getAttribute('aria-label'))"
     )
     assert len(reaches) == len(ACTIONS)
-    for low, high in (reach.split(" to ") for reach in reaches):
-        assert 0 <= float(low) < float(high) <= 1
+    for low, high in (reach.removesuffix(" %").split(" % to ") for reach in reaches):
+        assert 0 <= float(low) < float(high) <= 100
+    assert "Clicks" in window.text(".arms thead")
     assert "guarantees nothing" in window.text(".detail")
+
+
+def test_does_the_page_begin_with_what_was_earned(window: Browser) -> None:
+    """In percent of shows, and before what it costs."""
+    earned = window.text("#earned")
+    percent, shows = earned.splitlines()[:2]
+    clicks = float(percent.removesuffix(" %"))
+    (low, high) = (clicks - float(earned.split("± ")[1].split()[0]), clicks + 1)
+    assert low < 4.5 < high  # 2 to 5 % click, most on what is shown most
+    assert shows == f"clicks, of {sum(2**number for number in range(BLOCKS)):,} shows"
+    assert "no further ε" in earned
+    top = "return document.querySelector('{}').getBoundingClientRect().top"
+    assert window.run(top.format("#earned")) < window.run(top.format("#topics"))
 
 
 def test_does_the_policy_stand_over_its_blocks(window: Browser) -> None:
@@ -116,7 +130,13 @@ def test_does_it_say_what_the_stream_pays_for(window: Browser) -> None:
 def test_no_card_is_empty(window: Browser) -> None:
     """There is no regret without losses, so no card of it."""
     cards = "return [...document.querySelectorAll('.grid > .card')].filter(e => e.offsetParent)"
-    assert window.run(f"{cards}.map(e => e.querySelector('h2')?.id)") == [None, "inforce", "keys"]
+    assert window.run(f"{cards}.map(e => e.querySelector('h2')?.id)") == [
+        None,
+        "earns",
+        "inforce",
+        "costs",
+        "keys",
+    ]
     empty = "return [...document.querySelectorAll('.empty')].filter(e => e.offsetParent).length"
     assert window.run(empty) == 0
     assert window.text("[aria-labelledby=inforce]").startswith("Likeliest action of each key")

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import sqrt
 from typing import TypeVar
 from urllib.parse import quote
 
@@ -18,7 +19,9 @@ from streamdp.client.choosing import choose
 from streamdp.client.requests import Request, request_record
 from streamdp.client.table import Table
 from streamdp.core.errors import InvalidConfig
+from streamdp.core.evidence.policies import ReleasedSums
 from streamdp.core.evidence.policy import uniform_policy
+from streamdp.core.grid import UNIT
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES
 from streamdp.ports import Key
 from streamdp.serve.about import About
@@ -54,7 +57,7 @@ def asked(
         observer = Observer(actions, ledger, about=about)
         async with observer.knowledge.following():
             await observer.knowledge.cache.ready()
-            while about is CLICKS and not observer.knowledge.histories["home"].loaded:
+            while about is not ABOUT and not observer.knowledge.histories["home"].loaded:
                 await asyncio.sleep(0)
             return [await observer.ask(target, method=method, body=sent) for target in targets]
 
@@ -204,13 +207,24 @@ def test_does_a_keys_page_show_the_experiment() -> None:
     assert experiment is not None
     experiment.add(np.array(SUMMED.numbers))
     arms = experiment.arms()
-    assert learner["arms"]["low"] == arms.low.tolist()
-    assert learner["arms"]["high"] == arms.high.tolist()
-    assert learner["arms"]["mean_loss"][2] is None
+    assert learner["arms"]["low"] == (1 - arms.high).tolist()  # rewards, for records hold them
+    assert learner["arms"]["high"] == (1 - arms.low).tolist()
+    assert learner["arms"]["mean"][2] is None
     assert learner["arms"]["shown"] == [1, 2, 0, 1]
     assert sum(shown["policy"]) == 1
     (stream,) = status.json["streams"]
     assert (stream["observes"], stream["mechanism"]) == ("feedback", "discrete_laplace")
+    gains, shows = np.array(SUMMED.numbers[:4]) / UNIT, sum(SUMMED.numbers[4:])
+    mean = min(1, max(0, 0.5 + gains.sum() / shows))
+    assert (stream["unit"], stream["earned"]["shows"], stream["earned"]["mean"]) == (
+        "clicks", shows, pytest.approx(mean),
+    )  # fmt: skip
+    evidence = CLICKS.learner.evidence
+    assert isinstance(evidence, ReleasedSums)
+    error = sqrt(np.count_nonzero(gains) * evidence.noise.on_sums) / shows
+    assert stream["earned"]["standard_error"] == pytest.approx(error)
+    (losses,) = asked("/v1/status", about=replace(CLICKS, unit=""))[0].json["streams"]
+    assert (losses["unit"], losses["earned"]["mean"]) == (None, pytest.approx(1 - mean))
 
 
 Asks = Callable[[HttpActions], T]

@@ -77,7 +77,7 @@ def test_is_the_cost_of_an_event_on_its_face(window: Browser) -> None:
 def test_is_it_said_what_is_exact_and_what_is_noisy(window: Browser) -> None:
     assert "noisy" in window.text("[aria-labelledby=regret]")
     assert "exact" in window.text("[aria-labelledby=costs]")
-    assert "Not here: losses, sums, counts of bad records" in window.text("footer")
+    assert "Not here: contents of events, sums without noise" in window.text("footer")
 
 
 def test_does_the_chart_speak_and_follow_the_keyboard(window: Browser) -> None:

@@ -159,4 +159,5 @@ CLICKS = About(
     seeded=False,
     fallback="a",
     salt="pepper",
+    unit="clicks",
 )

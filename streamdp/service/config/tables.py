@@ -221,6 +221,14 @@ class FeedbackTable(BaseModel):
     salt: str = Field(
         default="", description="what requests are hashed with; the same for all that draw"
     )
+    unit: Annotated[str, Field(max_length=40)] = Field(
+        default="", description="what pages call a reward, in the plural: clicks"
+    )
+
+    @property
+    def reward_unit(self) -> str:
+        """What a reward is called; "" where records hold losses."""
+        return "" if self.content == "loss" else self.unit or "rewards"
 
 
 class EstimateTable(BaseModel):
