@@ -35,7 +35,7 @@ UNTRACED = (
     "*/test_example.py*", "*/test_experiment_page.py*", "*/test_experiment.py::test_do*",
     "*/test_feedback_formats.py*", "*/test_feedback_live.py*", "*/test_feedback_service.py*",
     "*/test_formats.py*", "*/test_history.py*", "*/test_hostile*", "*/test_http*",
-    "*/test_labels.py*", "*/test_left_out.py*", "*/test_live_monitoring.py*", "*/test_logs.py*",
+    "*/test_labels.py*", "*/test_live_monitoring.py*", "*/test_logs.py*",
     "*/test_loop_client.py*", "*/test_lost_tombstones.py*", "*/test_metrics.py*",
     "*/test_monitoring.py*", "*/test_noninterference_*", "*/test_offpolicy_*",
     "*/test_plan_feedback.py*", "*/test_protocol*", "*/test_quarantine.py*", "*/test_renamed.py*",
