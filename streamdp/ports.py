@@ -135,15 +135,15 @@ class Records:
 
 
 class LiveEntries(dict[bytes, bytes]):
-    """Entries of a trusted state, the newest of each key, as a transport reads them."""
+    """Entries of a trusted state, the newest at each place (its key), as a transport reads them."""
 
     def enter(self, places: Sequence[bytes], values: Sequence[Value]) -> None:
         """Let entries take the place of earlier ones, in this order; None deletes."""
-        for key, value in zip(places, values, strict=True):
+        for place, value in zip(places, values, strict=True):
             if value is None:
-                self.pop(key, None)
+                self.pop(place, None)
             else:
-                self[key] = value
+                self[place] = value
 
 
 class EntriesThat(LiveEntries):

@@ -6,8 +6,8 @@ no learner, like a key beyond `most_keys`: keys are public. A key that has a lea
 limit is lowered, also while the key is idle.
 
 A record is half a dozen Python objects for a few numbers. So it is decoded as soon as it is read
-(`decoded`) and the objects are freed: at the end of a whole batch the first ones would have left
-the processor's cache, and a service with feedback would take a third longer.
+(`decoded_records`) and the objects are freed: at the end of a whole batch the first ones would have
+left the processor's cache, and a service with feedback would take a third longer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class DecodedRecords(Records):
     decoded: Decoded = field(kw_only=True)
 
 
-def decoded(format_: Format, records: Records, *, whole: bool = False) -> DecodedRecords:
+def decoded_records(format_: Format, records: Records, *, whole: bool = False) -> DecodedRecords:
     """What must be kept of records until they are applied: only the last keeps value and headers.
 
     A checkpoint remembers the last record. With `whole` all keep them, for a quarantine.

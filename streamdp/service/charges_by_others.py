@@ -172,15 +172,15 @@ def recorded_lines(commit: LastCommit, stream: str) -> list[bytes]:
 
     An assembly's state records no line: its ledger says everything before it is done.
     """
-    places = Entries(stream, commit.partition)
+    entries = Entries(stream, commit.partition)
     where = f"state of {stream}/{commit.partition}"
     lines = list(commit.ledger)
-    if places.checkpoint not in commit.state:
+    if entries.checkpoint not in commit.state:
         return lines
-    decode_checkpoint(commit.state[places.checkpoint], where=where)  # may be a newer version's
-    for entry, value in filter(lambda item: places.is_waiting(item[0]), commit.state.items()):
-        parse_entry(entry, places, where=where)
-        lines.append(lines_of(head_of(entry, value, where=where), value)[0])
+    decode_checkpoint(commit.state[entries.checkpoint], where=where)  # may be a newer version's
+    for place, value in filter(lambda item: entries.is_waiting(item[0]), commit.state.items()):
+        parse_entry(place, entries, where=where)
+        lines.append(lines_of(head_of(place, value, where=where), value)[0])
     return lines
 
 

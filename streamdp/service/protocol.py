@@ -32,7 +32,7 @@ from streamdp.core.errors import TransportLost
 from streamdp.core.events import OPENING, Key
 from streamdp.core.releases import Releases
 from streamdp.ports import Commit, Partition, Records, Taken
-from streamdp.service.batches import DecodedRecords, decoded, joined, newest_time
+from streamdp.service.batches import DecodedRecords, decoded_records, joined, newest_time
 from streamdp.service.carrying import carries
 from streamdp.service.charges_by_others import ChargesByOthers
 from streamdp.service.course import Course
@@ -142,7 +142,7 @@ class Restoring:
         """
         check_goes_on(records, position=self._read)
         self._input_fingerprint.check(records)
-        read = [decoded(*part) for part in self.course.cut(records)]
+        read = [decoded_records(*part) for part in self.course.cut(records)]
         batch, _ = joined(read, most_key_bytes=None, idle=self.spec.idle)
         self._rebuilding.feed(batch)
         self._read = records.next_offset
@@ -271,7 +271,7 @@ class PartitionWork:
         """
         self._course.renew(records.start)
         whole = self.spec.quarantine is not None
-        return [decoded(*part, whole=whole) for part in self._course.cut(records)]
+        return [decoded_records(*part, whole=whole) for part in self._course.cut(records)]
 
     def absorb(self, records: Sequence[DecodedRecords]) -> None:
         """Apply consecutive records; what is drawn waits for the next cut."""

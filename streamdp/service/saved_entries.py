@@ -104,15 +104,15 @@ class SavedEntries(LiveEntries):
         self.published = RecordedReleases(nothing)
         self._deleted: list[bytes] = []  # keys of releases that do not wait here as they are
         self.entered = 0
-        self._places = Entries(partition.stream, partition.number)
+        self._entries = Entries(partition.stream, partition.number)
         self._where = f"state of {partition}"
-        self._row, self._learner = map(self._places.all_of, ("row", "learner"))
+        self._row, self._learner = map(self._entries.all_of, ("row", "learner"))
         self._plain_row = re.compile(
             re.escape(self._row) + rb'([1-9]\d{0,17}),"([^"\\\x00-\x1f\x7f-\xff]*)"\]'
         )
-        self._release = self._places.beginning("release", epoch=self._epoch)
+        self._release = self._entries.beginning("release", epoch=self._epoch)
         self.behind = EntryKeys(self._release)  # published releases that no rebuild reads
-        self._rereading = Rereading(self._places, nothing, where=self._where)
+        self._rereading = Rereading(self._entries, nothing, where=self._where)
         self._most = _MANY
 
     @classmethod
@@ -194,13 +194,13 @@ class SavedEntries(LiveEntries):
     def _learn(self, place: bytes, value: bytes) -> None:
         """Read the rows of an earlier epoch from now on: an entry says what they mean."""
         try:
-            _, epoch, _ = parse_entry(place, self._places, where=self._where)
+            _, epoch, _ = parse_entry(place, self._entries, where=self._where)
             learner = decode_learner(value, where=self._where)
         except StateMismatch:
             return  # whoever reads it next says so
         if epoch < self._epoch and epoch not in self._loaded:
             self._loaded[epoch] = loading_of(epoch, learner)
-            begin = self._places.beginning("row", epoch=epoch)
+            begin = self._entries.beginning("row", epoch=epoch)
             rows = [row for row in self if row.startswith(begin)]
             self.enter(rows, [self.pop(row) for row in rows])
             self.entered -= len(rows)
@@ -216,7 +216,7 @@ class SavedEntries(LiveEntries):
         self._delete()
 
     def _sort(self) -> None:
-        value = self.get(self._places.checkpoint)
+        value = self.get(self._entries.checkpoint)
         try:
             point = None if value is None else decode_checkpoint(value)
         except StateMismatch:
@@ -238,10 +238,10 @@ class SavedEntries(LiveEntries):
             del self[place]
         self.behind.add(behind)
         for first in range(0, len(releases), _AT_ONCE):
-            entries, read = self._rereading.read(releases[first : first + _AT_ONCE])
+            known, read = self._rereading.read(releases[first : first + _AT_ONCE])
             shown = read.ordinal <= published
             self.published.add(read.at(np.flatnonzero(shown)))
-            for place in compress(entries, shown.tolist()):
+            for place in compress(known, shown.tolist()):
                 del self[place]
 
     def _delete(self) -> None:
@@ -261,7 +261,7 @@ class SavedEntries(LiveEntries):
         if plain is not None:
             return int(plain[1]), plain[2]
         try:
-            _, epoch, rest = parse_entry(place, self._places, where=self._where)
+            _, epoch, rest = parse_entry(place, self._entries, where=self._where)
             return epoch, read_key(rest[-1], where=self._where)
         except StateMismatch:  # whoever reads it says so
             return 0, None
@@ -271,7 +271,7 @@ class SavedEntries(LiveEntries):
         ahead = max([self._epoch] * bool(len(self.rows) + len(self.published)) + [*self.earlier, 0])
         if not ahead:
             return
-        point = self.get(self._places.checkpoint)
+        point = self.get(self._entries.checkpoint)
         newest = None if point is None else decode_checkpoint(point, where=self._where).epoch
         if newest is None or newest < ahead:
             raise StateMismatch(

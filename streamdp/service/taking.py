@@ -121,8 +121,8 @@ class Decision:
 
 def scope(spec: StreamSpec | AssemblySpec, partition: Partition, taken: Taken) -> Scope:
     """Which other ledgers matter to how this partition goes on."""
-    places = Entries(partition.stream, partition.number)
-    value = taken.state.get(places.checkpoint)
+    entries = Entries(partition.stream, partition.number)
+    value = taken.state.get(entries.checkpoint)
     if value is None:
         return Scope.ALL if taken.last_ledger_line is None else Scope.LOST
     if spec.epoch_of(partition.number) > decode_checkpoint(value).epoch:
@@ -170,9 +170,9 @@ def heritage_at(
 
 def of_configuration(partition: Partition) -> EntriesThat:
     """The few entries of a state that `check_configuration` needs."""
-    places = Entries(partition.stream, partition.number)
-    learner = places.all_of("learner")
-    return EntriesThat(lambda place: place == places.checkpoint or place.startswith(learner))
+    entries = Entries(partition.stream, partition.number)
+    learner = entries.all_of("learner")
+    return EntriesThat(lambda place: place == entries.checkpoint or place.startswith(learner))
 
 
 def check_configuration(
@@ -182,11 +182,11 @@ def check_configuration(
 
     It reads the checkpoint and what its rows mean, never the rows.
     """
-    places, where = Entries(partition.stream, partition.number), f"state of {partition}"
-    value, now = taken.state.get(places.checkpoint), EpochEntries()
+    entries, where = Entries(partition.stream, partition.number), f"state of {partition}"
+    value, now = taken.state.get(entries.checkpoint), EpochEntries()
     checkpoint = None if value is None else decode_checkpoint(value, where=where)
     if checkpoint is not None:
-        learner = taken.state.get(places.learner(epoch=checkpoint.epoch))
+        learner = taken.state.get(entries.learner(epoch=checkpoint.epoch))
         now.learner = None if learner is None else decode_learner(learner, where=where)
     found = _Found.read(spec, partition, taken, ALONE, SavedState(checkpoint, now, {}, ()))
     if checkpoint is not None:

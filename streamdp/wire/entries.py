@@ -10,6 +10,8 @@ share a key, whatever is in names and record keys:
     ["home",0,"learner",2]               epoch: what its rows mean, for later epochs
     ["home",0,"renewal",2,"schema",17]   epoch, what, number: what records are read by from then on
 
+Code calls an entry's key its *place*, since a key is a record's.
+
 A record key that is not UTF-8 is `{"base64": "..."}`, the null key is null.
 """
 
@@ -43,7 +45,7 @@ PLAIN = bytes(of for of in range(0x20, 0x7F) if of not in b'"\\')
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """The keys of one partition's entries."""
+    """The places of one partition's entries."""
 
     stream: str
     partition: int
@@ -81,9 +83,9 @@ class Entries:
         """What the keys of all entries of a kind begin with, in any epoch."""
         return _encode([self.stream, self.partition, what])[:-1] + b","
 
-    def is_waiting(self, entry: bytes) -> bool:
+    def is_waiting(self, place: bytes) -> bool:
         """Whether an entry is a recorded release, by the beginning of its key."""
-        return entry.startswith(self._releases)
+        return place.startswith(self._releases)
 
     def marks(self, of: Releases) -> Iterator[bytes]:
         """The marks of recorded releases."""
@@ -124,25 +126,25 @@ def written_keys(keys: Sequence[Key]) -> list[bytes]:
     return [b'"%b"' % text for text in texts]
 
 
-def parse_entry(entry: bytes, places: Entries, *, where: str) -> tuple[str, int, list[Any]]:
-    """The sort of an entry, its epoch (0 if it has none), and the rest of its key."""
+def parse_entry(place: bytes, entries: Entries, *, where: str) -> tuple[str, int, list[Any]]:
+    """The sort of the entry at a place, its epoch (0 if it has none), and the rest of the place."""
     try:
-        stream, partition, what, *rest = _key_decoder.decode(entry)
+        stream, partition, what, *rest = _key_decoder.decode(place)
     except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError):
         stream, partition, what, rest = None, None, None, []
     shape = _SHAPES.get(what) if isinstance(what, str) else None
     known = (
-        (stream, partition) == (places.stream, places.partition)
+        (stream, partition) == (entries.stream, entries.partition)
         and shape is not None
         and len(rest) == len(shape)
         and all(
             kind is object or type(member) is kind for member, kind in zip(rest, shape, strict=True)
         )
-        and entry == _encode([stream, partition, what, *rest])  # one way to write each key
+        and place == _encode([stream, partition, what, *rest])  # one way to write each key
     )
     if not known:
         raise StateMismatch(
-            where, "foreign entry", expected="keys of this partition", got=repr(entry)
+            where, "foreign entry", expected="keys of this partition", got=repr(place)
         )
     return what, rest[0] if rest else 0, rest[1:]
 

@@ -20,7 +20,7 @@ from typing import Annotated, Protocol, Self, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from streamdp.wire.state_version import MIN_READER, VERSION, Version, decoded
+from streamdp.wire.state_version import MIN_READER, VERSION, Version, decode_entry
 
 MOST_RENEWAL_BYTES = 100_000
 """Bytes of a renewal, as the state holds it: one entry, which must fit any transport."""
@@ -108,7 +108,7 @@ def encode_renewal(renewal: Renewal) -> bytes:
 
 def decode_renewal(value: bytes, *, where: str) -> Renewal:
     """Read a renewal's entry; raises `StateMismatch`."""
-    return decoded(_decoder, value, where=where)
+    return decode_entry(_decoder, value, where=where)
 
 
 _decoder = msgspec.json.Decoder(Renewal)

@@ -30,25 +30,25 @@ _TEXT = rb'[^"\\\x00-\x1f]'  # that JSON has no second way to write, where it is
 class Rereading:
     """Reads the recorded releases of one epoch of a partition."""
 
-    def __init__(self, places: Entries, nothing: Releases, *, where: str) -> None:
+    def __init__(self, entries: Entries, nothing: Releases, *, where: str) -> None:
         """`nothing`: an empty table of what is released in this epoch."""
         epoch = nothing.epoch
-        self._places, self._nothing, self._epoch, self._where = places, nothing, epoch, where
-        self._entry = re.compile(
-            re.escape(places.beginning("release", epoch=epoch))
+        self._entries, self._nothing, self._epoch, self._where = entries, nothing, epoch, where
+        self._plain = re.compile(
+            re.escape(entries.beginning("release", epoch=epoch))
             + b'(%b),(%b),"(%b+)","(%b*)"\\]' % (_NATURAL, _NATURAL, _TEXT, _TEXT)
         )
 
-    def identity(self, entry: bytes) -> Identity:
+    def identity(self, place: bytes) -> Identity:
         """The release that an entry's key names; `StateMismatch` if it names none."""
-        plain, places = self._entry.fullmatch(entry), self._places
-        if plain is not None and entry.isascii():
+        plain, entries = self._plain.fullmatch(place), self._entries
+        if plain is not None and place.isascii():
             born, block, kind, key = plain.groups()
             named = (key, self._epoch, int(born), int(block), kind.decode())
-            return Identity(places.stream, places.partition, *named)
-        _, epoch, (born, block, kind, written) = parse_entry(entry, places, where=self._where)
+            return Identity(entries.stream, entries.partition, *named)
+        _, epoch, (born, block, kind, written) = parse_entry(place, entries, where=self._where)
         key = read_key(written, where=self._where)
-        return Identity(places.stream, places.partition, key, epoch, born, block, kind)
+        return Identity(entries.stream, entries.partition, key, epoch, born, block, kind)
 
     def read(self, entries: Iterable[tuple[bytes, bytes]]) -> tuple[list[bytes], Releases]:
         """Recorded releases as a table, and their entries' keys. Those that are wrong, foreign or
@@ -57,7 +57,7 @@ class Rereading:
         places, values, borns, blocks = (list[bytes]() for _ in range(4))
         names, keys = list[str](), list[Key]()
         for place, value in entries:
-            plain, key = self._entry.fullmatch(place), None
+            plain, key = self._plain.fullmatch(place), None
             if plain is not None and place.isascii():
                 born, block, kind, key = plain.groups()
                 name = kind.decode()

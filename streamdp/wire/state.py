@@ -57,7 +57,7 @@ from streamdp.wire.recorded import (
     sealed,
 )
 from streamdp.wire.renewals import Renewal, decode_renewal
-from streamdp.wire.state_version import MIN_READER, VERSION, Version, decoded
+from streamdp.wire.state_version import MIN_READER, VERSION, Version, decode_entry
 
 LONG = 2**63 - 1
 """The largest number in an entry."""
@@ -300,12 +300,12 @@ def largest_recorded(lines: Lines, kind: Kind, *, key_bytes: int) -> int:
 
 def decode_checkpoint(value: bytes, *, where: str = "checkpoint") -> Checkpoint:
     """Read a checkpoint entry's value."""
-    return decoded(_checkpoint_decoder, value, where=where)
+    return decode_entry(_checkpoint_decoder, value, where=where)
 
 
 def decode_learner(value: bytes, *, where: str) -> EpochLearner:
     """Read the value of the entry that says what an epoch's rows mean."""
-    return decoded(_learner_decoder, value, where=where)
+    return decode_entry(_learner_decoder, value, where=where)
 
 
 def decode_recorded(identity: Identity, value: bytes) -> Recorded:
@@ -337,7 +337,7 @@ def decode_recorded(identity: Identity, value: bytes) -> Recorded:
 
 
 def read_state(
-    entries: Mapping[bytes, bytes],
+    state: Mapping[bytes, bytes],
     *,
     stream: str,
     partition: int,
@@ -347,14 +347,14 @@ def read_state(
 
     `loaded`: rows of earlier epochs that are not among the entries.
     """
-    places = Entries(stream, partition)
+    entries = Entries(stream, partition)
     where = f"state of {stream}/{partition}"
-    point = entries.get(places.checkpoint)
+    point = state.get(entries.checkpoint)
     checkpoint = None if point is None else decode_checkpoint(point, where=where)
     epochs: defaultdict[int, EpochEntries] = defaultdict(EpochEntries)
     places_of: defaultdict[int, list[bytes]] = defaultdict(list)
-    for entry, value in entries.items():
-        what, epoch, rest = parse_entry(entry, places, where=where)
+    for place, value in state.items():
+        what, epoch, rest = parse_entry(place, entries, where=where)
         if what == "checkpoint":
             continue
         if checkpoint is None or epoch > checkpoint.epoch:
@@ -362,8 +362,8 @@ def read_state(
             raise StateMismatch(
                 where, f"a {what} ahead of all", expected=newest, got=f"epoch {epoch}"
             )
-        places_of[epoch].append(entry)
-        _put(epochs[epoch], places, what, epoch, rest, value, where=where)
+        places_of[epoch].append(place)
+        _put(epochs[epoch], entries, what, epoch, rest, value, where=where)
     if checkpoint is None:
         return SavedState(None, EpochEntries(), {}, ())
     for epoch, rows in (loaded or {}).items():
@@ -373,7 +373,7 @@ def read_state(
     older = _carried_from(now, epochs)
     stale: list[bytes] = []
     for epoch in sorted(epochs.keys() - older.keys()):
-        stale += (places.row(key, epoch=epoch) for key in epochs[epoch].loaded or ())
+        stale += (entries.row(key, epoch=epoch) for key in epochs[epoch].loaded or ())
         stale += places_of[epoch]
     return SavedState(checkpoint, now, older, tuple(stale))
 
@@ -395,7 +395,7 @@ def _carried_from(now: EpochEntries, epochs: Mapping[int, EpochEntries]) -> dict
 
 def _put(
     into: EpochEntries,
-    places: Entries,
+    entries: Entries,
     what: str,
     epoch: int,
     rest: list[Any],
@@ -413,7 +413,7 @@ def _put(
     else:
         born, block, kind, key = rest
         key_ = read_key(key, where=where)
-        identity = Identity(places.stream, places.partition, key_, epoch, born, block, kind)
+        identity = Identity(entries.stream, entries.partition, key_, epoch, born, block, kind)
         into.releases[identity] = decode_recorded(identity, value)
 
 

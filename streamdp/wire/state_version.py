@@ -43,7 +43,7 @@ _readers_decoder = msgspec.json.Decoder(_Readers)
 Read = TypeVar("Read", bound=Versioned)
 
 
-def decoded(decoder: msgspec.json.Decoder[Read], value: bytes, *, where: str) -> Read:
+def decode_entry(decoder: msgspec.json.Decoder[Read], value: bytes, *, where: str) -> Read:
     """Decode a value, or raise `StateMismatch` without quoting it: the state is trusted."""
     try:
         entry = decoder.decode(value)

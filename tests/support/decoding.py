@@ -7,10 +7,10 @@ from typing import Any
 
 from streamdp.core.events import Batch
 from streamdp.ports import Records
-from streamdp.service.batches import decoded, joined
+from streamdp.service.batches import decoded_records, joined
 from streamdp.wire.formats import Format
 
 
 def decode(format_: Format, records: Sequence[Records], **limits: Any) -> tuple[Batch, int]:
     """Records that nobody has decoded yet, as a batch."""
-    return joined([decoded(format_, part) for part in records], **limits)
+    return joined([decoded_records(format_, part) for part in records], **limits)

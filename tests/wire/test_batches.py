@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from streamdp.ports import Key, Partition, Records
-from streamdp.service.batches import decoded, joined
+from streamdp.service.batches import decoded_records, joined
 from streamdp.wire.feedback import Feedback
 from streamdp.wire.formats import Format, configure
 from tests.support.batches import headers_of
@@ -76,7 +76,7 @@ def test_are_records_that_are_decoded_as_they_come_the_same_batch(
     }
     once = replace(parts[0], next_offset=parts[-1].next_offset, **all_of)
     together, refused = decode(format_, [once], most_key_bytes=longest, idle=1000)
-    early = [decoded(format_, part) for part in parts]
+    early = [decoded_records(format_, part) for part in parts]
     batch, also = joined(early, most_key_bytes=longest, idle=1000)
     assert also == refused == (0 if longest is None else sum(
         key is not None and len(key) > longest for part in parts for key in part.keys
@@ -93,8 +93,8 @@ def test_are_records_that_are_decoded_as_they_come_the_same_batch(
 def test_is_nothing_kept_of_records_but_the_last_once_they_are_decoded(name: str) -> None:
     """The last one is what a checkpoint remembers the input by; a quarantine needs all."""
     (records, *_) = delivered(FORMATS[name], seed=7)
-    early = decoded(FORMATS[name], records)
+    early = decoded_records(FORMATS[name], records)
     assert (early.values, early.headers) == (records.values[-1:], records.headers[-1:])
     assert replace(records, values=(), headers=()).keys == early.keys
     assert repr(early) == repr(records)
-    assert decoded(FORMATS[name], records, whole=True).values == records.values
+    assert decoded_records(FORMATS[name], records, whole=True).values == records.values

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.grid import UNIT
 from streamdp.ports import Partition, Records
-from streamdp.service.batches import decoded, joined
+from streamdp.service.batches import decoded_records, joined
 from streamdp.service.course import Course
 from streamdp.testing.formats import check_format
 from streamdp.wire.feedback import Feedback
@@ -415,7 +415,7 @@ def test_no_batch_reads_a_record_by_a_schema_that_did_not_hold_yet(of: str) -> N
         Partition("home", 0), 5, range(5, 10), [b"k"] * 5, [value] * 5, 10,
         headers=[[("streamdp-action", b"a")]] * 5, timestamps=[0] * 5,
     )  # fmt: skip
-    batch, _ = joined([decoded(*part) for part in course.cut(records)], most_key_bytes=None)
+    batch, _ = joined([decoded_records(*part) for part in course.cut(records)], most_key_bytes=None)
     assert batch.unusable is not None
     assert batch.unusable.tolist() == [True, True, False, False, False]
 

@@ -160,7 +160,7 @@ class PartitionReader:
                 for record in records:
                     left += record.key in marks
                     if record.key != OWNER_KEY and record.value is not None:
-                        state[_place(record)] = record.value
+                        state[_key(record)] = record.value
             if left > 2 or start == first:
                 return state
             span *= 16
@@ -292,16 +292,16 @@ async def _read_state(
     """
     newest = await look.newest(place, stop=owned_at, but=OWNER_KEY)
     if newest is not None:
-        state.enter([_place(newest)], [newest.value])
+        state.enter([_key(newest)], [newest.value])
     first, end = await look.bounds(place)
     owner: str | None = None
     async for records in look.batches(place, first, end if owned_at is None else None):
-        places = [of.key for of in records if of.key is not None]
+        keys = [of.key for of in records if of.key is not None]
         values = [of.value for of in records]
-        assert len(places) == len(values), "a compacted topic takes no record without a key"
-        stop = len(places)
-        if OWNER_KEY in places:
-            for at in [at for at, key in enumerate(places) if key == OWNER_KEY]:
+        assert len(keys) == len(values), "a compacted topic takes no record without a key"
+        stop = len(keys)
+        if OWNER_KEY in keys:
+            for at in [at for at, key in enumerate(keys) if key == OWNER_KEY]:
                 owner = owner_of(values[at])
                 if owned_at is not None and records[at].offset >= owned_at:
                     if records[at].offset > owned_at:
@@ -313,15 +313,15 @@ async def _read_state(
                         )
                     stop = at
                     break
-            kept = [at for at in range(stop) if places[at] != OWNER_KEY]
-            places, values = [places[at] for at in kept], [values[at] for at in kept]
-        state.enter(places, values)
+            kept = [at for at in range(stop) if keys[at] != OWNER_KEY]
+            keys, values = [keys[at] for at in kept], [values[at] for at in kept]
+        state.enter(keys, values)
         if stop < len(records):
             break
     return owner
 
 
-def _place(record: ConsumerRecord) -> bytes:
+def _key(record: ConsumerRecord) -> bytes:
     """The key of an entry."""
     assert record.key is not None, "a compacted topic takes no record without a key"
     return bytes(record.key)

@@ -133,7 +133,7 @@ class PartitionAssembly:
         point, saved, goes_on = decision.point, decision.saved, decision.goes_on
         assert point.joined, "an assembly's"
         self._point, self._joined = point, point.joined
-        self._places = Entries(partition.stream, partition.number)
+        self._entries = Entries(partition.stream, partition.number)
         self._restored = Positions(point.next_offset, point.low_water, int(self._joined.outcomes))
         self._inputs = Inputs(spec, partition, taken, saved.checkpoint)
         counts, renewals = (saved.rows, saved.now.renewals) if goes_on else ({}, [])
@@ -148,7 +148,7 @@ class PartitionAssembly:
         self._requests = Contents("requests", spec.requests, renewals)
         self._outcomes = Contents("outcomes", spec.outcomes, renewals)
         earlier = (
-            saved.stale if goes_on else [of for of in taken.state if of != self._places.checkpoint]
+            saved.stale if goes_on else [of for of in taken.state if of != self._entries.checkpoint]
         )
         self._stale = list(earlier)
         self._begins = not goes_on  # whether nothing of this epoch is durable yet
@@ -259,7 +259,7 @@ class PartitionAssembly:
     async def _commit(
         self, events: Sequence[OutputRecord], *, ledger: Sequence[tuple[Key, bytes]] = ()
     ) -> None:
-        positions, places, epoch = self._join.positions, self._places, self._spec.epoch
+        positions, entries, epoch = self._join.positions, self._entries, self._spec.epoch
         counts = self._persons.save() if self._persons is not None else {}
         gone, self._stale = self._stale[:_MOST_GONE], self._stale[_MOST_GONE:]
         request, outcome = self._inputs.newest()
@@ -276,12 +276,12 @@ class PartitionAssembly:
         )
         state: list[tuple[bytes, Value]] = [
             *((place, None) for place in gone),
-            *((places.row(key, epoch=epoch), value) for key, value in counts.items()),
+            *((entries.row(key, epoch=epoch), value) for key, value in counts.items()),
             *(
-                (places.renewal(of.what, of.number, epoch=epoch), encode_renewal(of))
+                (entries.renewal(of.what, of.number, epoch=epoch), encode_renewal(of))
                 for of in (*self._requests.unsaved(), *self._outcomes.unsaved())
             ),
-            (places.checkpoint, encode_checkpoint(self._point)),
+            (entries.checkpoint, encode_checkpoint(self._point)),
         ]
         remark = Remark(epoch=epoch, began_with=self._point.began_with)
         begun = self._clock()
