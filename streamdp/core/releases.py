@@ -282,9 +282,9 @@ class Releases(Sequence[Release]):
         if self.in_force is None:
             return None
         if self.in_force.ndim > 1:
-            parts = self.in_force.shape[1]
-            policies = b"".join([of.policy or bytes(4 * parts) for of in given])
-            return np.frombuffer(policies, "<u4").reshape(-1, parts).astype(self.in_force.dtype)
+            arms = self.in_force.shape[1]
+            policies = b"".join([of.policy or bytes(4 * arms) for of in given])
+            return np.frombuffer(policies, "<u4").reshape(-1, arms).astype(self.in_force.dtype)
         said = [of.standing if of.kind in (OPENING, ACTION) else NOT_SAID for of in given]
         return np.array(said, dtype=self.in_force.dtype)
 

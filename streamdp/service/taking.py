@@ -44,7 +44,7 @@ knows the exact request, so a new epoch goes by the line only if the checkpoint 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Self
@@ -58,6 +58,7 @@ from streamdp.core.errors import (
     complaint,
 )
 from streamdp.core.events import Key
+from streamdp.core.releases import Release
 from streamdp.ports import EntriesThat, Partition, Taken
 from streamdp.service.carrying import Begins, Heritage, heritage, is_readable
 from streamdp.service.charges_by_others import ALONE, ChargesByOthers, Scope
@@ -112,11 +113,10 @@ class Decision:
         """Whether a recorded release still has to be published."""
         return recorded.ordinal > self.point.lines_published
 
-    def waiting(self) -> list[tuple[str, int, int, Fraction]]:
-        """The releases that still have to be published: kind, first and last record, charge."""
-        releases = [r.release for r in self.saved.releases.values() if self.waits(r)]
-        charging = [release for release in releases if release.stop > release.start]
-        return [(r.kind, r.first_offset, r.last_offset, r.epsilon) for r in charging]
+    def waiting(self) -> list[Release]:
+        """The releases that charge something and still have to be published."""
+        releases = [of.release for of in self.saved.releases.values() if self.waits(of)]
+        return [release for release in releases if release.stop > release.start]
 
 
 def scope(spec: StreamSpec | AssemblySpec, partition: Partition, taken: Taken) -> Scope:
@@ -520,7 +520,7 @@ class _Found:
             got,
         )
 
-    def check_waiting(self, waiting: list[tuple[str, int, int, Fraction]]) -> None:
+    def check_waiting(self, waiting: Sequence[Release]) -> None:
         """Check that recorded releases, which the next epoch publishes, have room in the budget.
 
         A stream that took this one's place while it was away began behind its ledger alone if it
@@ -531,10 +531,10 @@ class _Found:
             return
         number, by_others = self.partition.number, self.by_others
         kinds: dict[str, Fraction] = {}
-        for kind, _, _, epsilon in waiting:
-            kinds[kind] = max(kinds.get(kind, _NONE), epsilon)
-        oldest = min(first for _, first, _, _ in waiting)
-        newest = max(last for _, _, last, _ in waiting)
+        for of in waiting:
+            kinds[of.kind] = max(kinds.get(of.kind, _NONE), of.epsilon)
+        oldest = min(of.first_offset for of in waiting)
+        newest = max(of.last_offset for of in waiting)
         charged = by_others.charged(number, oldest, last=newest)
         budget, total = by_others.room + self.spec.charge, charged + sum(kinds.values(), _NONE)
         if charged > 0 and total > budget:

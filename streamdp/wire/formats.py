@@ -152,7 +152,12 @@ def configure(
     if feedback is None:
         return factory.configure(actions=actions, options=given)
     if "feedback" not in signature(factory.configure).parameters:
-        raise InvalidConfig("format.name", "has no feedback", expected="json or float32", got=name)
+        raise InvalidConfig(
+            "format.name",
+            "has no feedback",
+            expected="one that reads feedback: json, float32, …",
+            got=name,
+        )
     return factory.configure(actions=feedback.actions, options=given, feedback=feedback)
 
 

@@ -130,14 +130,14 @@ def _sums(value: bytes, at: int) -> bytes:
 
 
 def policies_of(
-    heads: Heads, values: Sequence[bytes], *, parts: int
+    heads: Heads, values: Sequence[bytes], *, arms: int
 ) -> tuple[NDArray[np.uint32], Bools]:
-    """The policies in whole entries, and which entries have one of so many parts."""
+    """The policies in whole entries, and which entries have one of so many arms."""
     begin = (heads["policy"].astype(np.int64) + heads["ledger"] + SIZE).tolist()
     pairs = zip(values, begin, strict=True)
     policies = [a2b_base64(value[at : value.index(b'"', at)]) for value, at in pairs]
-    fits = np.array([len(policy) == 4 * parts for policy in policies], dtype=np.bool_)
+    fits = np.array([len(policy) == 4 * arms for policy in policies], dtype=np.bool_)
     fits &= heads["policy"] > 0
-    nothing = bytes(4 * parts)
+    nothing = bytes(4 * arms)
     kept = [of if right else nothing for of, right in zip(policies, fits.tolist(), strict=True)]
-    return np.frombuffer(b"".join(kept), "<u4").reshape(len(values), parts), fits
+    return np.frombuffer(b"".join(kept), "<u4").reshape(len(values), arms), fits

@@ -88,7 +88,7 @@ class Rereading:
         in_force, carried = self._nothing.in_force, dict[tuple[Key, int], Carried]()
         if in_force is not None and self._nothing.has_policies:
             fits &= (its["numbers"] > 0) | (kinds == 0)
-            in_force, said = policies_of(its, whole, parts=in_force.shape[1])
+            in_force, said = policies_of(its, whole, arms=in_force.shape[1])
             fits &= said
         elif in_force is not None:
             in_force = its["in_force"].astype(np.int64)

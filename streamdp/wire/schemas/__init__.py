@@ -139,6 +139,10 @@ def _feedback() -> dict[str, Any]:
                 "type": "string",
                 "description": 'The shown action, with played = "value" only; else it is a header.',
             },
+            "context": {
+                "type": "object",
+                "description": 'Its levels by field, with played = "value" only; else a header.',
+            },
         },
         "oneOf": [{"required": ["loss"]}, {"required": ["reward"]}],
     }
