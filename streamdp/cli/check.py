@@ -70,6 +70,19 @@ def check(
     single_broker: SingleBroker = False,
     insecure_seed: InsecureSeed = False,
     as_json: AsJson = False,
+    traffic: Annotated[
+        float | None,
+        typer.Option(
+            help="Events of one key in a day: what streams with contexts are to lose with them and"
+            " without in a month (some seconds each)."
+        ),
+    ] = None,
+    rate: Annotated[
+        float, typer.Option(help="With --traffic: the mean reward of all actions but the best.")
+    ] = 0.03,
+    gap: Annotated[
+        float, typer.Option(help="With --traffic: how much more the best action earns.")
+    ] = 0.02,
 ) -> None:
     """Check the configuration, and say what each stream costs an event.
 
@@ -79,6 +92,7 @@ def check(
     Examples:
     streamdp check --example > streamdp.toml && streamdp check --config streamdp.toml
     streamdp check --with-state
+    streamdp check --traffic 2000 --rate 0.02 --gap 0.01
     """
     if example or schema:
         from streamdp.service import config as of_service
@@ -104,7 +118,10 @@ def check(
             }
             for topic, table in configuration.tables.topics.items()
         ],
-        "streams": [_stream(configuration, spec) for spec in ready.specs],
+        "streams": [
+            _stream(configuration, spec) | {"expected": _expected(spec, traffic, rate, gap)}
+            for spec in ready.specs
+        ],
         "assemblies": [_assembly(configuration, spec) for spec in ready.assemblies],
         "serve_listens": configuration.tables.http.listen,
         "run_listens": configuration.tables.operations.listen,
@@ -234,6 +251,23 @@ def _table(configuration: Configuration, spec: StreamSpec) -> dict[str, Any] | N
     }
 
 
+_OF_CONTEXTS = "streamdp.lab.commands._contexts"
+"""What plays contexts in made-up worlds, loaded by name and only where it is asked for."""
+
+
+def _expected(
+    spec: StreamSpec, traffic: float | None, rate: float, gap: float
+) -> dict[str, Any] | None:
+    """What a stream with contexts is to lose, and without them, if the traffic is given."""
+    from importlib import import_module
+
+    if traffic is None or spec.learner.recipe.contexts is None:
+        return None
+    play = import_module(_OF_CONTEXTS).of_stream
+    expected: dict[str, Any] = play(spec.learner, traffic=traffic, rate=rate, gap=gap)
+    return expected
+
+
 _LONG_BLOCK = 1 << 16
 """Slots of a block from which on a key may be slow to follow a change: its 65,536 events."""
 
@@ -289,6 +323,10 @@ def _text(report: dict[str, Any]) -> Iterator[str]:
         )
         if of["context"] is not None:
             yield from _of_table(of["context"])
+        if of["expected"] is not None:
+            from importlib import import_module
+
+            yield from (f"    {line}" for line in import_module(_OF_CONTEXTS).lines(of["expected"]))
         yield from (f"    {warning}" for warning in of["warnings"])
     for of in report["assemblies"]:
         yield (

@@ -2,11 +2,19 @@
 
 A table has fields of some levels, of which the n-th is 1/n as frequent as the first; rewards are 0
 or 1. All actions earn `rate`, and the best one `gap` more. Worlds differ in what the best action
-depends on (`WORLDS`). The learner with contexts plays beside the default, which sees none; both go
-through the player (`play.play`), with their own noise and blocks, many runs as rows of one array.
+depends on (`WORLDS`). Three choices are played in each: the table of contexts that is asked for,
+each field alone, and no contexts at all. All go through the player (`play.play`), with their
+own noise and blocks, many runs as rows of one array: what is said follows from playing the shipped
+learners.
 
-A world is *learned* at the first slot from which on nine runs of ten lose at most a quarter of what
-uniform play loses. Regret is against the best action of each cell.
+Regret is against the best action of each cell, in percent of what showing actions at random loses.
+A world is *learned* at the first slot from which on nine runs of ten lose at most a quarter of
+that.
+
+Each run has a world of its own kind. How much the best single action loses there differs most from
+run to run, and decides most of what each choice loses: so more worlds are drawn than played, and
+those that are played are spread evenly over it. (A standard error does not know this, and is on the
+safe side.)
 """
 
 from __future__ import annotations
@@ -38,10 +46,13 @@ from streamdp.lab.play import NOBODY, RunBits, play, slots_of, totals
 LEARNED = 0.25
 """The share of uniform play's loss that counts as learned."""
 
+ASKED, APART, WITHOUT = "contexts", "each field alone", "no contexts"
+"""The choices: the table that is asked for, `interactions = "none"`, a learner that sees none."""
+
 _FOUND = 0.9  # of the runs
-_WORTH = 0.9  # contexts are worth it where they lose less than this share of what none lose
-_WORK = 400_000  # numbers of tables in all runs together
+_WORK = 300_000  # policies of arms, in all blocks and runs of a learner in one world
 _RUNS = (4, 40)
+_DRAWN = 16  # worlds for each one that is played
 
 Shape = tuple[int, ...]
 
@@ -69,7 +80,6 @@ WORLDS: Mapping[str, Callable[[Shape, int, Generator], Floats]] = MappingProxyTy
         "the first field": lambda shape, actions, rng: _best(shape, 1, actions, rng),
         "all fields, a little each": _normal,
         "the first two fields together": lambda shape, actions, rng: _best(shape, 2, actions, rng),
-        "every cell": lambda shape, actions, rng: _best(shape, len(shape), actions, rng),
     }
 )
 """Rewards of each cell and action above the rate, in gaps, by what the best action depends on."""
@@ -132,13 +142,8 @@ class Table:
             **asked,
         )
 
-    @property
-    def runs(self) -> int:
-        """How many runs are simulated."""
-        return int(np.clip(_WORK // (int(np.prod(self.shape)) * self.actions), *_RUNS))
-
     def learners(self) -> dict[str, PolicyLearner]:
-        """With contexts and without; and each field by itself, beside a table of several."""
+        """The choices, by name; each field alone where a whole table of several is asked for."""
         fields = {f"f{n}": list(map(str, range(1, size))) for n, size in enumerate(self.shape, 1)}
         contexts = Contexts.read(fields)
         names = tuple(str(action) for action in range(self.actions))
@@ -149,23 +154,36 @@ class Table:
             interactions=self.interactions,
             **options,
         )
-        found = {
-            "with": made,
-            "without": FEEDBACK_RECIPES[FEEDBACK_RECIPES.default](actions=names, **options),
-        }
+        found = {ASKED: made}
         if self.interactions == "all" and len(self.shape) > 1:
             config = {**config_of(made), "interactions": "none"}
-            found["apart"] = feedback_learner_of(config, actions=made.actions)
+            found[APART] = feedback_learner_of(config, actions=made.actions)
+        found[WITHOUT] = FEEDBACK_RECIPES[FEEDBACK_RECIPES.default](actions=names, **options)
         return found
+
+    def runs(self, learners: Iterable[PolicyLearner]) -> int:
+        """How many runs of these are played."""
+        work = [of.schedule.block_of(self.slots) * len(of.actions) for of in learners]
+        return int(np.clip(_WORK // max(1, *work), *_RUNS))
 
     def worlds(self) -> list[str]:
         """Those that differ from each other with so many fields."""
-        fewest = {
-            "all fields, a little each": 2,
-            "the first two fields together": 3,
-            "every cell": 2,
-        }
-        return [name for name in WORLDS if len(self.shape) >= fewest.get(name, 1)]
+        alone = ("nothing", "the first field")
+        return [name for name in WORLDS if len(self.shape) > 1 or name in alone]
+
+    def rates(self, world: str, runs: int, rng: Generator) -> Floats:
+        """The rates of each run's cells and actions, of a world of its own: R × C × K."""
+        drawn = [WORLDS[world](self.shape, self.actions, rng) for _ in range(_DRAWN * runs)]
+        above = np.reshape(drawn, (len(drawn), -1, self.actions))
+        rates = np.clip(self.rate + self.gap * above, 0.0, 1.0)
+        single = np.einsum("rck,c->rk", _gaps(rates), shares_of(self.shape))
+        order = np.argsort(single.min(axis=1) / single.mean(axis=1), kind="stable")
+        return np.asarray(rates[order[_DRAWN // 2 :: _DRAWN]])
+
+
+def _gaps(rates: Floats) -> Floats:
+    """What each action loses in each cell."""
+    return np.asarray(rates.max(axis=2, keepdims=True) - rates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,72 +191,92 @@ class Course:
     """What a learner loses in a world."""
 
     learned: int | None  # events until it is learned; None: not within the horizon
-    regret: float  # in percent of uniform play's, mean of all runs
-    error: float  # its standard error
+    regrets: Floats  # of each run, in percent of what random play loses
+    reward: float  # of an event, the mean
 
-    def __str__(self) -> str:
-        """The form used in tables."""
-        return f"{self.regret:.0f} ± {self.error:.0f}"
+    @property
+    def regret(self) -> float:
+        """The mean of all runs."""
+        return float(self.regrets.mean())
+
+    @property
+    def error(self) -> float:
+        """Its standard error."""
+        return standard_error(self.regrets)
 
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What to expect in a world, with contexts and without."""
+    """What to expect in a world of each choice."""
 
     world: str
-    contexts: Course
-    without: Course
-    apart: Course | None = None  # `interactions = "none"`, where the asked table is the whole one
+    best: float  # the mean reward of an event if the best action is shown everywhere
+    random: float  # if actions are shown at random
+    courses: Mapping[str, Course]  # by choice
 
     @property
-    def best(self) -> Course:
-        """With contexts, the better one of the tables that were simulated."""
-        tables = [of for of in (self.contexts, self.apart) if of is not None]
-        return min(tables, key=lambda of: of.regret)
+    def least(self) -> str:
+        """The choice that loses least."""
+        return min(self.courses, key=lambda name: self.courses[name].regret)
 
     @property
-    def worth(self) -> bool:
-        """Whether contexts lose clearly less than none."""
-        return self.best.regret < _WORTH * self.without.regret
+    def alike(self) -> list[str]:
+        """The choices that lose no clearly different amount than it does."""
+        least = self.courses[self.least].regrets
+        behind = {name: of.regrets - least for name, of in self.courses.items()}
+        return [name for name, by in behind.items() if by.mean() <= 2 * standard_error(by)]
+
+
+def mean_lost(found: Sequence[Learned]) -> dict[str, float]:
+    """What each choice loses, in percent of what random play loses: the mean of the worlds."""
+    return {
+        name: sum(of.courses[name].regret for of in found) / len(found) for name in found[0].courses
+    }
 
 
 def learned(
     table: Table, *, progress: Callable[[str], None] = lambda world: None
 ) -> Iterator[Learned]:
-    """Every world, with contexts and without."""
+    """Every world, with every choice."""
     learners = table.learners()
+    runs, shares = table.runs(learners.values()), shares_of(table.shape)
     for number, world in enumerate(WORLDS):
         if world not in table.worlds():
             continue
         progress(world)
-        rng = default_rng((table.seed, number))
-        above = [WORLDS[world](table.shape, table.actions, rng) for _ in range(table.runs)]
-        cells = np.reshape(above, (table.runs, -1, table.actions))
-        rates = np.clip(table.rate + table.gap * cells, 0.0, 1.0)
-        of_each = [_course(table, rates, learner, number) for learner in learners.values()]
-        yield Learned(world, *of_each)
+        rates = table.rates(world, runs, default_rng((table.seed, number)))
+        best = float((rates.max(axis=2) @ shares).mean())
+        courses = {
+            name: _course(table, rates, learner, number) for name, learner in learners.items()
+        }
+        yield Learned(world, best, float((rates.mean(axis=2) @ shares).mean()), courses)
 
 
 def _course(table: Table, rates: Floats, learner: PolicyLearner, number: int) -> Course:
     """Play all runs of one learner."""
-    shows = TableShows(rates, shares_of(table.shape), learner, (table.seed, number), table.slots)
+    shares, gaps = shares_of(table.shape), _gaps(rates)
+    best = rates.max(axis=2) @ shares  # of each run, an event
+    uniform = gaps.mean(axis=2) @ shares
+    if len(learner.actions) == table.actions:  # without contexts all cells are one: the same law
+        rates, gaps = (np.einsum("rck,c->rk", of, shares)[:, None] for of in (rates, gaps))
+        shares = np.ones(1)
+    shows = TableShows(rates, shares, learner, (table.seed, number), table.slots)
     bits = RunBits.of(table.seed, range(len(rates)), number=number)
-    gaps = rates.max(axis=2, keepdims=True) - rates
-    uniform = gaps.mean(axis=2) @ shows.shares  # of each run, an event
     lost, ends = [], [0]
     for step in play(learner, len(bits), shows, bits):
         slots = slots_of(learner.schedule, step.block, table.slots)
         if not slots:
             break
-        policy = shows.policies(step.in_force)
-        lost.append((policy * gaps).sum(axis=2) @ shows.shares)
+        lost.append((shows.policies(step.in_force) * gaps).sum(axis=2) @ shares)
         ends.append(slots.stop)
-    shares = np.array(lost) / np.maximum(uniform, 1e-300)  # blocks × runs
-    away = np.flatnonzero((shares <= LEARNED).mean(axis=1) < _FOUND)
+    parts = np.array(lost) / np.maximum(uniform, 1e-300)  # blocks × runs
+    away = np.flatnonzero((parts <= LEARNED).mean(axis=1) < _FOUND)
     first = int(away[-1]) + 1 if len(away) else 0
-    regret = 100 * (np.diff(ends) @ shares) / table.slots
+    of_each = np.diff(ends) @ parts / table.slots
     return Course(
-        ends[first] if first < len(shares) else None, float(regret.mean()), standard_error(regret)
+        ends[first] if first < len(parts) else None,
+        100 * of_each,
+        float((best - of_each * uniform).mean()),
     )
 
 
@@ -297,8 +335,10 @@ class TableShows:
         return rows, totals(self._learner, gains.reshape(many, -1), shown.reshape(many, -1))
 
 
-def as_json(table: Table, found: Iterable[Learned]) -> dict[str, object]:
-    """For machines."""
+def as_json(table: Table, found: Iterable[Learned]) -> dict[str, Any]:
+    """For machines, and what the words for people are made of."""
+    worlds = list(found)
+    lost = mean_lost(worlds)
     return {
         "shape": list(table.shape),
         "actions": table.actions,
@@ -309,23 +349,26 @@ def as_json(table: Table, found: Iterable[Learned]) -> dict[str, object]:
         "interactions": table.interactions,
         "events": table.slots,
         "events_a_day": table.traffic,
-        "runs": table.runs,
+        "runs": len(worlds[0].courses[ASKED].regrets),
+        "take": min(lost, key=lambda name: lost[name]),
+        "mean_regret_percent": lost,
         "worlds": [
             {
                 "decides": of.world,
-                "learned_after": of.contexts.learned,
-                "regret_percent": of.contexts.regret,
-                "standard_error": of.contexts.error,
-                "without_contexts_percent": of.without.regret,
-                "interactions_none": None
-                if of.apart is None
-                else {
-                    "learned_after": of.apart.learned,
-                    "regret_percent": of.apart.regret,
-                    "standard_error": of.apart.error,
+                "best_reward": of.best,
+                "random_reward": of.random,
+                "least": of.least,
+                "not_clearly_worse": of.alike,
+                "choices": {
+                    name: {
+                        "learned_after": course.learned,
+                        "regret_percent": course.regret,
+                        "standard_error": course.error,
+                        "reward": course.reward,
+                    }
+                    for name, course in of.courses.items()
                 },
-                "worth_it": of.worth,
             }
-            for of in found
+            for of in worlds
         ],
     }

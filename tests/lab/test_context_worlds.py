@@ -3,19 +3,37 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from streamdp.core.engine import Engine
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import UNIT
-from streamdp.lab.commands._contexts import compared, verdict
-from streamdp.lab.context_worlds import WORLDS, Table, TableShows, as_json, learned, shares_of
+from streamdp.core.kinds.feedback import PolicyLearner
+from streamdp.core.randomness import SeededRandomness
+from streamdp.lab.commands._contexts import verdict
+from streamdp.lab.context_worlds import (
+    APART,
+    ASKED,
+    WITHOUT,
+    WORLDS,
+    Table,
+    TableShows,
+    as_json,
+    learned,
+    mean_lost,
+    shares_of,
+)
 from tests.service.test_contexts_stream import SHOP
+from tests.support.batches import feedback_batch
 from tests.support.command_line import run_command
 
 TABLE = Table((2, 3), 2, 0.1, 0.2, Fraction(1), slots=20_000)
@@ -25,16 +43,103 @@ def test_contexts_are_worth_it_where_they_decide() -> None:
     """Where nothing depends on them they cost; where a field decides they gain, and are learned."""
     found = {of.world: of for of in learned(TABLE)}
     assert list(found) == TABLE.worlds()
-    assert not found["nothing"].worth
-    assert found["the first field"].worth
-    assert 0 < (found["nothing"].contexts.learned or 0) < 10_000
-    assert found["the first field"].contexts.regret < 15 < found["the first field"].without.regret
+    assert WITHOUT in found["nothing"].alike
+    one = found["the first field"]
+    assert WITHOUT not in one.alike
+    assert one.least in one.alike
+    assert 0 < (found["nothing"].courses[ASKED].learned or 0) < 10_000
+    assert one.courses[ASKED].regret < 15 < one.courses[WITHOUT].regret
     again = as_json(TABLE, learned(TABLE))
     assert again == as_json(TABLE, found.values())
+    assert again["take"] != WITHOUT
+    lost = mean_lost(list(found.values()))
+    assert lost[again["take"]] == min(lost.values()) < lost[WITHOUT]
+
+
+# -- beside another simulation -------------------------------------------------------------------
+
+RATE, GAP, ACTIONS, RUNS = 0.05, 0.1, 3, 32
+Rates = NDArray[np.float64]  # cells × actions
+
+
+def of_one_field(rng: np.random.Generator) -> Rates:
+    """The best action depends on the first field, of 3 levels; the second one has 2."""
+    best = np.repeat(rng.integers(ACTIONS, size=3), 2)
+    return RATE + GAP * np.eye(ACTIONS)[best]
+
+
+def of_nothing(rng: np.random.Generator) -> Rates:
+    """One action is the best everywhere."""
+    return np.tile(RATE + GAP * np.eye(ACTIONS)[rng.integers(ACTIONS)], (6, 1))
+
+
+def of_each_cell(rng: np.random.Generator) -> Rates:
+    """Each cell has a best action of its own."""
+    return RATE + GAP * np.eye(ACTIONS)[rng.integers(ACTIONS, size=6)]
+
+
+def lost_by_an_engine(learner: PolicyLearner, rates: Rates, events: int, seed: int) -> float:
+    """Percent of what random play loses: every event is a record that an engine takes."""
+    engine = Engine(
+        stream="home", partition=0, learner=learner, budget="1", randomness=SeededRandomness(seed)
+    )
+    rng, key = np.random.default_rng((17, seed)), b"everybody"
+    occurs = np.outer([6, 3, 2], [2, 1]).ravel() / 33
+    lost = uniform = 0.0
+    ends = learner.schedule.stops(np.arange(learner.schedule.block_of(events) + 1)) - 1
+    for first, stop in pairwise([0, *np.minimum(ends, events).tolist()]):
+        parts = engine.in_force(key)
+        policy = np.full(ACTIONS, 1 / ACTIONS) if parts is None else np.asarray(parts) / PARTS
+        policy = np.broadcast_to(policy.reshape(-1, ACTIONS), rates.shape)
+        cells = rng.choice(6, size=stop - first, p=occurs)
+        coins = rng.random(stop - first)
+        shown = (coins[:, None] >= np.cumsum(policy, axis=1)[cells]).sum(axis=1)
+        shown = np.minimum(shown, ACTIONS - 1)
+        clicked = rng.random(stop - first) < rates[cells, shown]
+        best = rates[cells].max(axis=1)
+        lost += (best - rates[cells, shown]).sum()
+        uniform += (best - rates[cells].mean(axis=1)).sum()
+        arms = cells * ACTIONS + shown if len(learner.actions) > ACTIONS else shown
+        gains = clicked * UNIT - UNIT // 2
+        index, offsets = np.zeros(stop - first, dtype=np.int64), np.arange(first, stop)
+        engine.apply_batch(
+            feedback_batch([key], index, arms.astype(np.int32), gains.astype(np.int64), offsets)
+        )
+    return 100 * lost / uniform
+
+
+@pytest.mark.parametrize(
+    ("world", "made", "events"),
+    [
+        ("nothing", of_nothing, 8_000),
+        ("the first field", of_one_field, 4_000),
+        ("the first field", of_one_field, 24_000),
+        ("the first two fields together", of_each_cell, 24_000),
+    ],
+)
+def test_what_is_said_agrees_with_engines_that_take_each_event(
+    world: str, made: Callable[[np.random.Generator], Rates], events: int
+) -> None:
+    """Each choice loses within 15 % of what was said, and the verdict is the engines' own.
+
+    Worlds, draws, records and sums are made here, and everything is seeded.
+    """
+    table = Table((3, 2), ACTIONS, RATE, GAP, Fraction(1), slots=events)
+    said = next(of for of in learned(table) if of.world == world)
+    lost = {}
+    for name, learner in table.learners().items():
+        runs = [
+            lost_by_an_engine(learner, made(np.random.default_rng(seed)), events, seed)
+            for seed in range(RUNS)
+        ]
+        lost[name] = float(np.mean(runs))
+        assert said.courses[name].regret == pytest.approx(lost[name], rel=0.15), (name, lost)
+    assert lost[said.least] <= 1.15 * min(lost.values())
+    assert min(lost, key=lambda name: lost[name]) in said.alike
 
 
 @pytest.mark.parametrize("name", WORLDS)
-@pytest.mark.parametrize("which", ["with", "without"])
+@pytest.mark.parametrize("which", [ASKED, WITHOUT])
 def test_a_block_has_all_its_events_at_the_rates_of_their_cells(name: str, which: str) -> None:
     """Sums and shows of a large block; without contexts those of all cells together."""
     table = Table((2, 3, 2), 2, 0.1, 0.2, Fraction(1))
@@ -92,8 +197,8 @@ def test_both_commands_print_the_worlds() -> None:
     assert [of["epsilon"] for of in planned + simulated] == ["1", "1", "2"]
     assert [of["decides"] for of in planned[0]["worlds"]] == ["nothing", "the first field"]
     drawn = run("plan", *CLICKS[:-1], *asked)
-    assert "Contexts are not worth it where what is best depends on nothing" in drawn
-    assert verdict([]) == "Contexts are worth it in each of these worlds."
+    assert f"Over 4,000 events of a key take {planned[0]['take']}, unless you know" in drawn
+    assert verdict(planned[0]) in drawn.replace("\n", " ")
 
 
 def test_both_commands_take_a_table_in_parts() -> None:
@@ -103,7 +208,7 @@ def test_both_commands_take_a_table_in_parts() -> None:
     planned = json.loads(run(*asked, "--horizon", "500", *parts))
     (simulated,) = json.loads(run("simulate", *CLICKS, "--slots", "500", "--epsilon", "1", *parts))
     assert planned[0]["interactions"] == simulated["interactions"] == "f1 x f2"
-    learner = Table((2, 2, 2), 2, 0.2, 0.2, Fraction(1), interactions="f1 x f2").learners()["with"]
+    learner = Table((2, 2, 2), 2, 0.2, 0.2, Fraction(1), interactions="f1 x f2").learners()[ASKED]
     assert learner.numbers == 2 * (4 + 2)
     said = run(*asked[:3], *asked[6:], "--horizon", "500", *parts)
     assert "in parts (f1 x f2)" in said
@@ -132,32 +237,69 @@ def test_a_stream_is_planned_with_its_own_table(tmp_path: Path) -> None:
     assert "the stream has its own" in str(refused.exception) + refused.output
 
 
-def test_fields_apart_are_considered_beside_the_whole_table() -> None:
-    """With few events they do better where nothing matters; traffic turns events into days."""
-    table = replace(TABLE, shape=(3, 3), slots=4000, traffic=1000)
+def test_each_field_alone_is_considered_beside_the_whole_table() -> None:
+    """With few events it does better where nothing matters; traffic turns events into days."""
+    table = replace(TABLE, shape=(3, 3), slots=1000, traffic=250)
     assert {name: of.numbers for name, of in table.learners().items()} == {
-        "with": 18, "without": 2, "apart": 12,
+        ASKED: 18, APART: 12, WITHOUT: 2,
     }  # fmt: skip
-    assert "apart" not in replace(table, interactions="none").learners()
-    nothing = next(learned(table))
-    assert nothing.apart is not None
-    assert nothing.best is nothing.apart
-    assert nothing.apart.regret < nothing.contexts.regret - 1
-    assert compared(table, [nothing]) == (
-        "Over 4,000 events of a key (about 4 days), where what is best depends on"
-        f' nothing, interactions = "none" loses less ({nothing.contexts} % whole,'
-        f" {nothing.apart} % with none)."
+    assert APART not in replace(table, interactions="none").learners()
+    found = list(learned(table))
+    assert found[0].courses[APART].regret < found[0].courses[ASKED].regret - 1
+    assert found[0].random < found[0].courses[APART].reward < found[0].best
+    report = as_json(table, found)
+    lost = report["mean_regret_percent"]
+    said = verdict(report | {"take": APART})
+    assert said == (
+        "Over 1,000 events (about 4 days) of a key take each field alone (interactions ="
+        ' "none"), unless you know which of these worlds is yours. The mean of them: it loses'
+        f" {lost[APART]:.0f} % of what showing actions at random loses, contexts"
+        f" {lost[ASKED]:.0f} %, no contexts {lost[WITHOUT]:.0f} %."
     )
-    alike = replace(nothing, apart=nothing.contexts)
-    assert "on nothing, no difference is clear" in compared(replace(table, traffic=None), [alike])
+    parts = report | {"take": ASKED, "interactions": "f1 x f2"}
+    assert "take contexts in these parts (f1 x f2), unless" in verdict(parts)
     asked = ["--actions", "2", "--epsilon", "1", "--rate", "0.2", "--gap", "0.2"]
     clicks = [*CLICKS[:3], "2,2", "--horizon", "500", "--traffic"]
     said = run("plan", *clicks, "250", *asked)
-    assert "Over 500 events of a key (about 2 days)" in said
+    assert "over 500 events (about 2 days) of a key" in said
     (planned,) = json.loads(run("plan", *clicks, "250", "--json", *asked))
     assert planned["events_a_day"] == 250
-    assert planned["worlds"][0]["interactions_none"]["regret_percent"] > 0
+    assert planned["worlds"][0]["choices"][APART]["regret_percent"] > 0
     assert run_command(["plan", *clicks, "0", *asked]).exit_code != 0
+
+
+def test_worlds_that_are_played_are_spread_evenly() -> None:
+    """By what the best single action loses: few of them have the mean of very many."""
+    table = Table((3, 4), 4, 0.03, 0.02, Fraction(1))
+
+    def single(world: str, runs: int, seed: int) -> NDArray[np.float64]:
+        rates = table.rates(world, runs, np.random.default_rng(seed))
+        assert rates.shape == (runs, 12, 4)
+        lost = (rates.max(axis=2, keepdims=True) - rates).transpose(0, 2, 1) @ shares_of((3, 4))
+        return np.asarray(lost.min(axis=1) / lost.mean(axis=1))
+
+    for world in set(WORLDS) - {"nothing"}:
+        many = single(world, 400, 2)
+        few = [single(world, 4, seed).mean() for seed in range(12)]
+        off = float(np.sqrt(np.mean((np.array(few) - many.mean()) ** 2)))
+        assert off < 0.6 * many.std() / 4**0.5, world  # as if there were 11 of them and more
+
+
+def test_check_says_what_to_expect_at_the_traffic_given(tmp_path: Path) -> None:
+    """Of a month, by the table that `plan` makes for this stream; without traffic, nothing."""
+    config = tmp_path / "shop.toml"
+    config.write_text(SHOP)
+    asked = ["check", "-c", str(config)]
+    assert json.loads(run(*asked, "--json"))["streams"][0]["expected"] is None
+    clicks = ["--rate", "0.2", "--gap", "0.2"]
+    (stream,) = json.loads(run(*asked, "--traffic", "20", "--json", *clicks))["streams"]
+    planned = run("plan", *asked[1:], *clicks, "--horizon", "600", "--traffic", "20", "--json")
+    assert [stream["expected"]] == json.loads(planned)
+    said = run(*asked, "--traffic", "20", *clicks)
+    assert "expected of 600 events (about 30 days) of a key, where of 1,000 visits 200" in said
+    for of in stream["expected"]["worlds"]:
+        assert f"if what is best depends on {of['decides']}: contexts" in said
+    assert verdict(stream["expected"]) in said
 
 
 @pytest.mark.parametrize("more", [["--learner", "policy_blocks"], ["--keys", "3"]])

@@ -1,23 +1,26 @@
-"""What ``plan --context`` and ``simulate --context`` print."""
+"""What ``plan --context``, ``simulate --context`` and ``check --traffic`` say of contexts.
+
+The JSON of `context_worlds.as_json` is made first; words and tables are read from it.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from math import hypot
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from streamdp.lab.context_worlds import Learned, Table
+    from streamdp.core.kinds.feedback import PolicyLearner
+    from streamdp.lab.context_worlds import Table
 
 ContextOption = Annotated[
     str | None,
     typer.Option(
         "--context",
-        help="Feedback with contexts: how many levels each field has, such as 8,3,4,6: after how"
-        " many events each of some worlds is learned.",
+        help="Feedback with contexts: how many levels each field has, such as 8,3,4,6: what each of"
+        " some worlds loses with contexts and without, and after how many events it is learned.",
     ),
 ]
 
@@ -29,6 +32,9 @@ InteractionsOption = Annotated[
     ),
 ]
 
+_DAYS = 30
+_MOST_EVENTS = 1_000_000
+
 
 def show(tables: Sequence[Table], *, as_json: bool) -> None:
     """Simulate each table's worlds and print them."""
@@ -37,78 +43,106 @@ def show(tables: Sequence[Table], *, as_json: bool) -> None:
     def note(world: str) -> None:
         typer.echo(f"simulating: what is best depends on {world}", err=True)
 
-    found = [(table, list(context_worlds.learned(table, progress=note))) for table in tables]
+    reports = [
+        context_worlds.as_json(table, context_worlds.learned(table, progress=note))
+        for table in tables
+    ]
     if as_json:
-        reports = [context_worlds.as_json(*of) for of in found]
         typer.echo(json.dumps(reports, indent=1, ensure_ascii=False))
         return
-    for table, worlds in found:
-        _print(table, worlds)
-        typer.echo(verdict(worlds))
-        if any(of.apart is not None for of in worlds):
-            typer.echo(compared(table, worlds))
+    for report in reports:
+        _print(report)
+        typer.echo(verdict(report))
 
 
-def verdict(worlds: Iterable[Learned]) -> str:
-    """Where contexts are not worth it, in a sentence."""
-    idle = [of.world for of in worlds if not of.worth]
-    if not idle:
-        return "Contexts are worth it in each of these worlds."
+def of_stream(learner: PolicyLearner, *, traffic: float, rate: float, gap: float) -> dict[str, Any]:
+    """What to expect of a stream with contexts: of a month, or of a million events if it has more.
+
+    `check` finds this by name.
+    """
+    from streamdp.lab import context_worlds
+
+    slots = max(1, round(min(traffic * _DAYS, _MOST_EVENTS)))
+    table = context_worlds.Table.of_stream(
+        learner, rate=rate, gap=gap, slots=slots, traffic=traffic
+    )
+    return context_worlds.as_json(table, context_worlds.learned(table))
+
+
+def lines(report: Mapping[str, Any]) -> Iterator[str]:
+    """A report in a few lines, without a table. `check` finds this by name."""
+    yield f"expected of {_events(report, report['events'])} of a key, {_clicks(report)}:"
+    for of in report["worlds"]:
+        lost = ", ".join(
+            f"{name} {choice['regret_percent']:.0f} %" for name, choice in of["choices"].items()
+        )
+        yield f"  if what is best depends on {of['decides']}: {lost} of what random play loses"
+    yield verdict(report)
+
+
+def verdict(report: Mapping[str, Any]) -> str:
+    """What to take where nobody knows which of the worlds it is, and what each choice loses."""
+    take, lost = report["take"], report["mean_regret_percent"]
+    others = ", ".join(f"{name} {of:.0f} %" for name, of in lost.items() if name != take)
+    parts = report["interactions"]
+    named = take
+    if take == "contexts" and parts != "all":
+        named = f"contexts in these parts ({parts})"
+    elif take == "each field alone":
+        named = f'{take} (interactions = "none")'
     return (
-        f"Contexts are not worth it where what is best depends on {' or on '.join(idle)}:"
-        " so many events teach as much without."
+        f"Over {_events(report, report['events'])} of a key take {named}, unless you know which of"
+        f" these worlds is yours. The mean of them: it loses {lost[take]:.0f} % of what showing"
+        f" actions at random loses, {others}."
     )
 
 
-def compared(table: Table, worlds: Iterable[Learned]) -> str:
-    """Whether the whole table or each field by itself does better, world by world."""
-    says = []
-    for of in worlds:
-        if of.apart is not None:
-            whole, apart = of.contexts, of.apart
-            which = "the whole table" if whole.regret < apart.regret else 'interactions = "none"'
-            clear = abs(whole.regret - apart.regret) > 2 * hypot(whole.error, apart.error)
-            better = f"{which} loses less" if clear else "no difference is clear"
-            says.append(f"on {of.world}, {better} ({whole} % whole, {apart} % with none)")
-    return (
-        f"Over {table.slots:,} events of a key{_days(table, table.slots)}, where what is best"
-        f" depends {'; '.join(says)}."
-    )
+def _events(report: Mapping[str, Any], events: int) -> str:
+    """So many events, and how long they take where the traffic is given."""
+    return f"{events:,} events" + (f" ({_days(report, events)})" if report["events_a_day"] else "")
 
 
-def _days(table: Table, events: int) -> str:
-    """How long so many events take, after a space, where the traffic is given."""
+def _days(report: Mapping[str, Any], events: int) -> str:
     from streamdp.lab.common.words import days_text
 
-    if table.traffic is None:
-        return ""
-    return f" ({days_text(events / table.traffic)})"
+    return days_text(events / report["events_a_day"])
 
 
-def _print(table: Table, worlds: Iterable[Learned]) -> None:
+def _clicks(report: Mapping[str, Any]) -> str:
+    rate = report["rate"]
+    return f"where of 1,000 visits {1000 * rate:g} click, {1000 * (rate + report['gap']):g} at best"
+
+
+def _print(report: Mapping[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table as Drawn
 
-    cells = "x".join(map(str, table.shape))
-    parts = "" if table.interactions == "all" else f" in parts ({table.interactions})"
+    cells = "x".join(map(str, report["shape"]))
+    parts = report["interactions"]
     drawn = Drawn(
-        title=f"{cells} cells{parts}, K = {table.actions}, ε = {table.epsilon}",
-        caption=f"Clicks: the best action's rate is {table.rate + table.gap:g}, all others'"
-        f" {table.rate:g}. Mean of {table.runs} runs of {table.slots:,} events. Learned: nine runs"
-        " of ten lose at most a quarter of what uniform play loses.",
+        title=f"{cells} cells{'' if parts == 'all' else f' in parts ({parts})'},"
+        f" K = {report['actions']}, ε = {report['epsilon']}, over"
+        f" {_events(report, report['events'])} of a key",
+        caption=f"Made-up visits, {_clicks(report)}; {report['runs']} runs. Lost: of what showing"
+        " actions at random loses, against the best one for each visitor. →: no other choice loses"
+        " clearly less. Learned: from then on nine runs of ten lose at most a quarter.",
     )
-    worlds = list(worlds)
-    both = any(of.apart is not None for of in worlds)
-    none = ["learned with none", "with none, %"] if both else []
-    for name in (
-        "the best action depends on", "learned after", "regret, %", *none, "without contexts, %",
-    ):  # fmt: skip
-        drawn.add_column(name, justify="left" if name.startswith("the") else "right")
-    for of in worlds:
-        columns = []
-        for course in (of.contexts, of.apart):
-            if course is not None:
-                at = course.learned
-                columns += ["–" if at is None else f"{at:,}{_days(table, at)}", str(course)]
-        drawn.add_row(of.world, *columns, str(of.without))
+    drawn.add_column("what is best depends on")
+    drawn.add_column("taking", no_wrap=True)
+    for name in ("lost, %", "clicks of\n1,000", "learned\nafter"):
+        drawn.add_column(name, justify="right", no_wrap=True)
+    for of in report["worlds"]:
+        rows = [("at random", "100", f"{1000 * of['random_reward']:.1f}", "")]
+        for name, choice in of["choices"].items():
+            at = choice["learned_after"]
+            when = f"{at or 0:,}" if not report["events_a_day"] else _days(report, at or 0)
+            rows.append((
+                f"→ {name}" if name in of["not_clearly_worse"] else name,
+                f"{choice['regret_percent']:.0f} ± {choice['standard_error']:.0f}",
+                f"{1000 * choice['reward']:.1f}",
+                "–" if at is None else when,
+            ))  # fmt: skip
+        rows.append(("at best", "0", f"{1000 * of['best_reward']:.1f}", ""))
+        drawn.add_row(of["decides"], *map("\n".join, zip(*rows, strict=True)))
+        drawn.add_section()
     Console().print(drawn)
