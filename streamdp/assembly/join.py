@@ -246,7 +246,7 @@ class Join:
         """The time at which the oldest open request may leave by the clock."""
         return self._rules.leaves(self._kept.time(self._kept.left)) if self.open else None
 
-    def settles(self, time: int) -> bool:
+    def may_move_on(self, time: int) -> bool:
         """Whether nothing that was read matters any more if every request before a time was read.
 
         A later request is younger than this time less a grace, and looks back a grace (rule 2).

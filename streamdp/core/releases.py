@@ -343,7 +343,7 @@ class RecordedReleases:
         """Whether there are any of this key, or have been."""
         return key in self._last
 
-    def parts(self) -> Iterator[Releases]:
+    def chunks(self) -> Iterator[Releases]:
         """All of them, some at a time."""
         for first in range(0, len(self._keys), _AT_ONCE):
             born = self._column("born")[first : first + _AT_ONCE]
@@ -407,7 +407,7 @@ class RecordedReleases:
                 self._carried.pop((of.key, of.born), None)
         if self._count < len(self._keys) // 2 - _SPARE:  # most of the columns is gone
             left = RecordedReleases(self._of)
-            for part in self.parts():
+            for part in self.chunks():
                 left.add(part)
             for slot in self.__slots__:
                 setattr(self, slot, getattr(left, slot))

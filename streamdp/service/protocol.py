@@ -87,7 +87,7 @@ class Restoring:
         entries = SavedEntries.of(spec, partition, taken)
         taken = replace(taken, state=entries)
         self.partition, self._by_others = partition, by_others
-        entries.settle()
+        entries.keep_needed()
         entries.check_epoch()
         self.decision = open_partition(spec, partition, taken, by_others=by_others)
         self.spec = spec
@@ -252,7 +252,7 @@ class PartitionWork:
                 self._keep(zip([identity.key], self._entries.marks_of([place]), strict=True))
         adopted = {release_entry(of) for of in saved.releases}
         adopted_keys = {of.key for of in saved.releases}
-        for part in restored.published.parts():
+        for part in restored.published.chunks():
             marked = self._entries.marks(part)
             held = (part.last_offset < restored.saved_at(part.keys)).tolist()
             for key, mark, gone in zip(part.keys, marked, held, strict=True):

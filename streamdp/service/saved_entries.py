@@ -210,7 +210,7 @@ class SavedEntries(LiveEntries):
         """The rows of earlier epochs that are not among the entries."""
         return {of: rows for of, rows in self._loaded.items() if of != self._epoch and len(rows)}
 
-    def settle(self) -> None:
+    def keep_needed(self) -> None:
         """Keep of releases that are surely published what a rebuild needs of them."""
         self._sort()
         self._delete()

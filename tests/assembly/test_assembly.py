@@ -253,17 +253,17 @@ def test_does_a_quiet_time_let_everything_go() -> None:
     join.request(0, 1000, b"k", headers, None)
     join.outcomes([1001], [b"k"], [headers], [b'{"reward": 1}'], next_offset=1)
     quiet = 1000 + WINDOW + 3 * GRACE
-    assert not join.settles(quiet)  # it is still open
+    assert not join.may_move_on(quiet)  # it is still open
     assert join.emit(join.due(quiet, most=5)) == [(b"k", encode([0.0]), headers)]
     join.outcomes([1500 + WINDOW], [b"k"], [headers], [None], next_offset=2)  # a late click
-    assert not join.settles(quiet - 1)
-    assert join.settles(quiet)
+    assert not join.may_move_on(quiet - 1)
+    assert join.may_move_on(quiet)
     assert join.positions == Positions(1, 0, 0)
     join.reach(quiet)
     assert join.positions == Positions(1, 1, 1)  # the click is younger than later requests may be
     join.reach(quiet + WINDOW)
     assert join.positions == Positions(1, 1, 2)
-    assert not join.settles(quiet + WINDOW)  # once in a window is enough
+    assert not join.may_move_on(quiet + WINDOW)  # once in a window is enough
 
 
 def test_does_a_clock_that_was_ahead_in_a_quiet_time_make_later_requests_leave_early() -> None:

@@ -381,7 +381,7 @@ def test_recorded_releases_are_found_by_name(
     ]
 
     def found() -> dict[Identity, Release]:
-        return {of.identity: of for part in many.parts() for of in part}
+        return {of.identity: of for part in many.chunks() for of in part}
 
     for step in range(1500):
         name = names[generator.integers(len(names))]

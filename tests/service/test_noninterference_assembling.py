@@ -337,16 +337,16 @@ def _narrow_positions(patch: pytest.MonkeyPatch) -> None:
 
 def _settles_for_outcomes(patch: pytest.MonkeyPatch) -> None:
     """Mutant: in a quiet time there is a commit only if outcomes have come."""
-    honest = PartitionAssembly._settle
+    honest = PartitionAssembly._move_on
 
-    async def settle(self: PartitionAssembly, time: int) -> None:
+    async def move_on(self: PartitionAssembly, time: int) -> None:
         start = self._join.outcome_at
         if await self._transport.stop_second_input(self.partition, start, timestamp=time) > start:
             await honest(self, time)
         else:
             self.history = self.position  # so that the view says the same
 
-    patch.setattr(PartitionAssembly, "_settle", settle)
+    patch.setattr(PartitionAssembly, "_move_on", move_on)
 
 
 def _narrow_fingerprints(patch: pytest.MonkeyPatch) -> None:

@@ -151,7 +151,7 @@ def test_a_state_is_restored_the_same_from_its_log(
             at += piece
         assert told[-1] == entries.entered >= len(log)  # the log says how far a taking is
         assert not any(b'"row"' in place for place in entries)
-        entries.settle()
+        entries.keep_needed()
         behind += len(entries.behind)
         assert store.state.keys() >= set(entries.behind)
         restored = []

@@ -128,7 +128,7 @@ def published_again(patch: Patch) -> None:
 
     (Harmless to privacy, as the bytes are the same; but a ledger must have each line once.)
     """
-    patch.setattr(SavedEntries, "settle", lambda self: None)
+    patch.setattr(SavedEntries, "keep_needed", lambda self: None)
     patch.setattr(Decision, "waits", lambda self, recorded: True)
 
 

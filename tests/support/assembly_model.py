@@ -184,7 +184,7 @@ class Story:
             now += random_.randrange(1, 60)
             self._read_requests(join, now, random_)
             count = join.due(now + random_.randrange(GRACE), most=self.most)
-            if join.settles(now) and not self._coming(join, now):
+            if join.may_move_on(now) and not self._coming(join, now):
                 self._read_outcomes(join, join.reach(now), now)
             self._read_outcomes(join, join.until(count), now)
             events = join.emit(count)

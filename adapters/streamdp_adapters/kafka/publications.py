@@ -13,7 +13,7 @@ from aiokafka.structs import TopicPartition
 from streamdp.ports import Key, Published, StreamTopics
 from streamdp_adapters.kafka import client_errors
 from streamdp_adapters.kafka.internals import lean
-from streamdp_adapters.kafka.reading import settled
+from streamdp_adapters.kafka.reading import transactions_ended
 from streamdp_adapters.kafka.sending import learner_key
 from streamdp_adapters.kafka.settings import KafkaSettings
 from streamdp_adapters.kafka.topics import administration, describe_shapes, no_such_topic
@@ -43,7 +43,7 @@ class KafkaPublications:
         A reading that ends waits for what is open at the call: a commit may be readable in other
         topics before it is here, and what was charged must not be missed.
         """
-        return self._read(stream.ledger, _same, follow=follow, newest=newest, settle=True)
+        return self._read(stream.ledger, _same, follow=follow, newest=newest, waits=True)
 
     async def ledgers(self, app: str) -> Sequence[StreamTopics]:
         """The ledgers of this application that this user may describe."""
@@ -68,7 +68,7 @@ class KafkaPublications:
         *,
         follow: bool,
         newest: int | None = None,
-        settle: bool = False,
+        waits: bool = False,
     ) -> AsyncIterator[Sequence[Published]]:
         """Batches up to the present end, an empty batch, and what comes after."""
         with client_errors.translated(f"topic {topic}"):
@@ -81,7 +81,7 @@ class KafkaPublications:
                 self._consumers.add(consumer)
                 try:
                     look = _Look(consumer, self._settings, topic, key_of, newest)
-                    async for batch in look.batches(follow=follow, settle=settle):
+                    async for batch in look.batches(follow=follow, waits=waits):
                         yield batch
                 except ConsumerStoppedError:
                     return  # closed in the meantime
@@ -112,12 +112,14 @@ class _Look:
         self._newest = newest
         self._ends: dict[TopicPartition, int] = {}
 
-    async def batches(self, *, follow: bool, settle: bool) -> AsyncIterator[list[Published]]:
+    async def batches(self, *, follow: bool, waits: bool) -> AsyncIterator[list[Published]]:
         """The records that the topic holds now; to follow, an empty batch and new ones for ever."""
         await self._assign()
-        if settle and not follow:
+        if waits and not follow:
             places = list(self._ends)
-            await settled(self._consumer, self._settings, places, where=f"topic {self._topic}")
+            await transactions_ended(
+                self._consumer, self._settings, places, where=f"topic {self._topic}"
+            )
             self._ends = await self._consumer.end_offsets(places)
         while await self._is_behind():
             batch = await self._batch()

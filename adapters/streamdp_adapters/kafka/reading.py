@@ -225,13 +225,13 @@ async def durable(
         reached("take: ledger", partition)
         state_place = TopicPartition(topics.state, number)
         if owned_at is None:
-            await settled(look.consumer, settings, [state_place], where=where)
+            await transactions_ended(look.consumer, settings, [state_place], where=where)
         state = LiveEntries() if entries is None else entries
         owner = await _read_state(look, state_place, owned_at, state)
         reached("take: state", partition)
         later: ConsumerRecord | None = None
         if owned_at is None:
-            await settled(look.consumer, settings, [ledger_place], where=where)
+            await transactions_ended(look.consumer, settings, [ledger_place], where=where)
             later = await look.newest(ledger_place)
         end = await look.end(source)
         second_input = NO_INPUT
@@ -256,7 +256,7 @@ async def durable(
     )
 
 
-async def settled(
+async def transactions_ended(
     consumer: AIOKafkaConsumer,
     settings: KafkaSettings,
     places: Sequence[TopicPartition],
@@ -334,7 +334,7 @@ async def last_commits(
     async with reader(settings, (topic,), where=f"topic {topic}") as look:
         numbers = sorted(look.consumer.partitions_for_topic(topic) or ())
         places = [TopicPartition(topic, number) for number in numbers]
-        await settled(look.consumer, settings, places, where=look.where)
+        await transactions_ended(look.consumer, settings, places, where=look.where)
         for number, place in zip(numbers, places, strict=True):
             yield LastCommit(number, await look.last_commit(place, marks=marks(number)))
 

@@ -92,7 +92,7 @@ class Rebuilding:
         """When learners without a saved row were born: their keys' newest openings."""
         born: dict[Key, int] = {}
         bank = self._bank
-        for part in self._releases.parts():
+        for part in self._releases.chunks():
             openings = part.at(np.flatnonzero(part.opens))
             rows = bank.rows(openings.keys)
             later = np.flatnonzero((rows < 0) | (bank.born[rows] < openings.born))
@@ -213,7 +213,7 @@ class Rebuilding:
         Releases of a key's earlier learners wait to be deleted.
         """
         bank = self._bank
-        for of in self._releases.parts():
+        for of in self._releases.chunks():
             rows, born = bank.rows(of.keys), of.born
             behind = (rows >= 0) & (bank.born[rows] == born)
             behind &= of.opens | (bank.block[rows] > of.block)

@@ -212,7 +212,7 @@ class PartitionAssembly:
         """Let requests leave that may at this time (milliseconds); return the number of events."""
         count = self._join.due(now, most=self._spec.most_at_once)
         if count == 0 and not self._begins and not self._stale:
-            await self._settle(now - _UNSEEN_MS)
+            await self._move_on(now - _UNSEEN_MS)
             return 0
         if self._begins or (count and self._join.last_of(count) >= self._joined.declared):
             await self._declare()
@@ -223,10 +223,10 @@ class PartitionAssembly:
         await self._commit(events)
         return count
 
-    async def _settle(self, time: int) -> None:
+    async def _move_on(self, time: int) -> None:
         """Move the positions on if nothing that was read matters to requests after this time."""
         join = self._join
-        if not join.settles(time - _CALM_MS):
+        if not join.may_move_on(time - _CALM_MS):
             return
         if await self._transport.end_now(self.partition) > join.request_at:
             return

@@ -63,7 +63,7 @@ Charged = Callable[[str], Fraction]
 
 
 @dataclass(slots=True)
-class _Part:
+class _AssemblyPartition:
     """The lines of one partition of an assembly."""
 
     app: str
@@ -74,7 +74,7 @@ class AssembledRequests:
     """Reads lines of assemblies, then says what requests were charged."""
 
     def __init__(self) -> None:
-        self._parts: dict[tuple[str, str, int], _Part] = {}
+        self._partitions: dict[tuple[str, str, int], _AssemblyPartition] = {}
         self._ways: dict[Way, None] = {}
         self._claimed: dict[tuple[str, str, str, int | None, int | None], None] = {}
 
@@ -87,7 +87,7 @@ class AssembledRequests:
     ) -> list[str]:
         """Read the next line of a partition of an assembly; return its faults."""
         app, name = stream.app, stream.stream
-        part = self._parts.setdefault((app, name, partition), _Part(app))
+        part = self._partitions.setdefault((app, name, partition), _AssemblyPartition(app))
         wrong = [*_of_topics(stream, line, partition)]
         wrong += _follows(part.lines[-1] if part.lines else None, line)
         wrong += () if reached is None else _as_reached(reached, line)
@@ -101,13 +101,13 @@ class AssembledRequests:
 
     def lines(self, app: str, name: str, partition: int) -> int:
         """The ordinal of the newest line of a partition; 0 if there is none."""
-        part = self._parts.get((app, name, partition))
+        part = self._partitions.get((app, name, partition))
         return part.lines[-1].ordinal if part else 0
 
     def declared(self) -> dict[tuple[str, int], int]:
         """How many requests may have become events of which topic and partition."""
         declared: defaultdict[tuple[str, int], int] = defaultdict(int)
-        for (_, _, number), part in self._parts.items():
+        for (_, _, number), part in self._partitions.items():
             for start, stop, _, output in _ranges(part.lines):
                 declared[output, number] += stop - start
         return declared
@@ -148,7 +148,7 @@ class AssembledRequests:
     ) -> Fraction:
         """The most that a request of one topic was charged through its events."""
         steps: defaultdict[int, list[tuple[int, Fraction]]] = defaultdict(list)
-        for (_, _, number), part in self._parts.items():
+        for (_, _, number), part in self._partitions.items():
             if part.app in without:
                 continue
             for start, stop, named, output in _ranges(part.lines):

@@ -10,7 +10,7 @@ import numpy as np
 from streamdp.core.arrays import Bools, Ints, Table
 from streamdp.core.ledger import TopicCharges
 
-_AT_ONCE = 1 << 16  # rows that are settled
+_AT_ONCE = 1 << 16  # rows that are looked at
 _NOTHING = Fraction(0)
 
 
@@ -57,7 +57,7 @@ class BookedCharges:
             columns = (of[some].astype(np.int64) for of in (row, first, last, level))
             self._runs.append(TopicCharges(*columns))
 
-    def settled(self, rows: Ints, of: Table, *, closes: Bools) -> Table:
+    def with_newest(self, rows: Ints, of: Table, *, closes: Bools) -> Table:
         """The rows with the newest block among those before it; runs that end are booked.
 
         Two blocks may share a record (a frame with slots in both): its highest charge counts.
@@ -78,15 +78,15 @@ class BookedCharges:
         of["run_level"][closes], of["begun"] = 0, False
         return of
 
-    def settle(self, some: Table, first: int = 0) -> None:
+    def book_newest(self, some: Table, first: int = 0) -> None:
         """Book the blocks of all these rows, of which the first has this number."""
         rows = np.arange(first, first + len(some))
-        self.settled(rows, some, closes=np.ones(len(some), dtype=np.bool_))
+        self.with_newest(rows, some, closes=np.ones(len(some), dtype=np.bool_))
 
     def so_far(self, rows: Table) -> TopicCharges:
         """All charges by key, also of blocks that may still go on; the rows stay as they are."""
         runs = list(self._runs)
         for first in range(0, len(rows), _AT_ONCE):
-            self.settle(rows[first : first + _AT_ONCE].copy(), first)
+            self.book_newest(rows[first : first + _AT_ONCE].copy(), first)
         runs, self._runs = self._runs, runs
         return TopicCharges.joined(runs)

@@ -141,7 +141,7 @@ class PartitionLines:
         carries = None if line.carries is UNSET else line.carries
         self._succession.begin(line.epoch, carries)
         if carries is None:
-            self._charges.settle(self._rows)
+            self._charges.book_newest(self._rows)
             self._rows["opened"] = False
 
     def _read_charges(self, charges: Sequence[tuple[int, Charge]]) -> None:
@@ -301,7 +301,7 @@ class PartitionLines:
             again = old["opened"] & (old["epoch"] == batch["epoch"])  # its key went idle meanwhile
             here = opens & (batch["ordinal"] <= self._reached.recorded)
             self._opened += int((here & ~again).sum())
-        new = self._charges.settled(batch["row"], self._rows[batch["row"]], closes=opens)
+        new = self._charges.with_newest(batch["row"], self._rows[batch["row"]], closes=opens)
         for name in ("epoch", "born", "start", "stop", "first_offset", "last_offset"):
             new[name] = batch[name]
         new["due"] = np.where(opens, 0, batch["block"] + 1)

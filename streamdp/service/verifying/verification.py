@@ -112,7 +112,7 @@ class Verification:
         self._known: dict[tuple[str, frozenset[str]], Fraction] = {}  # until the next line
         self._keys: defaultdict[tuple[str, int], dict[Key, int]] = defaultdict(dict)
         self._levels = ChargeNumbers()
-        self._parts: dict[_Place, PartitionLines] = {}
+        self._partitions: dict[_Place, PartitionLines] = {}
         self._reached: dict[_Place, SavedProgress] = {}
         self._input_ids: dict[str, str] = {}  # by ledger
         self._assembled = AssembledRequests()
@@ -193,8 +193,8 @@ class Verification:
     def _part(self, stream: StreamTopics, number: int, topic: str) -> PartitionLines:
         """The lines of a partition so far."""
         place = (stream.app, stream.stream, number)
-        if place not in self._parts:
-            self._parts[place] = PartitionLines(
+        if place not in self._partitions:
+            self._partitions[place] = PartitionLines(
                 stream,
                 number,
                 keys=self._keys[topic, number],
@@ -203,7 +203,7 @@ class Verification:
                 reached=self._reached.get(place),
                 configured=self._configured.get(place[:2]),
             )
-        return self._parts[place]
+        return self._partitions[place]
 
     def _read_assembled(self, stream: StreamTopics, record: Published, line: Assembled) -> None:
         """Read a line of an assembly's ledger."""
@@ -215,7 +215,7 @@ class Verification:
     @property
     def compared(self) -> Compared:
         """How much of what readers were told was compared with the ledgers."""
-        of = [part.shown.compared for part in self._parts.values()]
+        of = [part.shown.compared for part in self._partitions.values()]
         return Compared(sum(one.actions for one in of), sum(one.policies for one in of))
 
     def finish(self) -> None:
@@ -224,7 +224,7 @@ class Verification:
             self._assembled.declared(),
             self._outputs | self._assembled.all_outputs(),
         )
-        for (app, stream, number), part in self._parts.items():
+        for (app, stream, number), part in self._partitions.items():
             where, requests = (
                 f"{app}.{stream}.ledger partition {number}",
                 declared.get((part.input, number), 0),
@@ -241,8 +241,8 @@ class Verification:
         for (app, stream, number), reached in self._reached.items():
             place = (app, stream, number)
             lines = (
-                self._parts[place].ordinal
-                if place in self._parts
+                self._partitions[place].ordinal
+                if place in self._partitions
                 else self._assembled.lines(*place)
             )
             if lines < reached.published:
@@ -254,12 +254,14 @@ class Verification:
 
     def uncovered(self, budgets: Collection[str]) -> list[str]:
         """The topics that lines name and no budget covers: of streams that are not configured."""
-        topics = {part.input for part in self._parts.values() if part.lines} | {*self._declarations}
+        topics = {part.input for part in self._partitions.values() if part.lines} | {
+            *self._declarations
+        }
         return sorted(topics - {*budgets})
 
     def _lines(self, topic: str) -> int:
         """How many lines name a topic as their input."""
-        of = sum(part.lines for part in self._parts.values() if part.input == topic)
+        of = sum(part.lines for part in self._partitions.values() if part.input == topic)
         return of + self._declarations[topic]
 
     def verdicts(
@@ -298,7 +300,7 @@ class Verification:
             budget=budget,
             lines=self._lines(topic),
             seeded=sum(
-                part.seeded for part in self._parts.values() if part.input in {topic, *outputs}
+                part.seeded for part in self._partitions.values() if part.input in {topic, *outputs}
             ),
             assembled=outputs,
         )
@@ -321,7 +323,7 @@ class Verification:
         asked = topic, frozenset(without)
         if asked not in self._known:
             partitions: defaultdict[int, list[TopicCharges]] = defaultdict(list)
-            for (app, _, number), part in self._parts.items():
+            for (app, _, number), part in self._partitions.items():
                 if part.input == topic and app not in without:
                     partitions[number].append(part.charges())
             self._known[asked] = max(
