@@ -26,8 +26,7 @@ import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.grid import UNIT
-from streamdp.core.selection.prior import Prior
+from streamdp.core.selection.prior import Prior, exact_scores
 
 MOST_ACTIONS = 10_000
 
@@ -50,18 +49,10 @@ def handicaps(rate: Fraction, sums: Ints, prior: Prior | None) -> Floats:
     if sums.ndim != 1 or sums.dtype != np.int64 or not 2 <= len(sums) <= MOST_ACTIONS:
         expected, got = f"int64, 2 to {MOST_ACTIONS} sums", f"{sums.dtype} {sums.shape}"
         raise InvalidConfig("sums", "wrong array", expected=expected, got=got)
-    numerator, denominator = rate.numerator, rate.denominator * UNIT
-    scores = [numerator * value for value in sums.tolist()]
     if prior is not None:
         prior.check(rows=1, actions=len(sums))
-        bonuses = prior.numerators_of(row=0, actions=np.arange(len(sums)))
-        scores = [
-            score * prior.denominator - denominator * bonus
-            for score, bonus in zip(scores, bonuses, strict=True)
-        ]
-        denominator *= prior.denominator
-    least = min(scores)
-    return np.array([(score - least) / denominator for score in scores])
+    scores, denominator = exact_scores(rate, sums, prior, row=0, actions=np.arange(len(sums)))
+    return np.array([score / denominator for score in scores])
 
 
 def exponential(s: Floats) -> Floats:

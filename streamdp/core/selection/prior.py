@@ -17,6 +17,7 @@ import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig
+from streamdp.core.grid import UNIT
 
 _MOST = 1 << 62  # of a numerator and of the denominator: they stay exact in int64
 
@@ -115,3 +116,20 @@ class Prior:
             return list(self.numerators[row, actions].tolist())
         favoured, numerator = int(self.actions[row]), int(self.numerators[row])
         return [numerator if action == favoured else 0 for action in actions.tolist()]
+
+
+def exact_scores(
+    rate: Fraction, sums: Ints, prior: Prior | None, *, row: int, actions: Ints
+) -> tuple[list[int], int]:
+    """ρ·L_i − b_i of some of a row's actions minus the least of them, and what to divide it by."""
+    numerator, denominator = rate.numerator, rate.denominator * UNIT
+    scores = [numerator * value for value in sums[actions].tolist()]
+    if prior is not None:
+        bonuses = prior.numerators_of(row=row, actions=actions)
+        scores = [
+            score * prior.denominator - denominator * bonus
+            for score, bonus in zip(scores, bonuses, strict=True)
+        ]
+        denominator *= prior.denominator
+    least = min(scores)
+    return [score - least for score in scores], denominator

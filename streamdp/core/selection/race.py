@@ -40,7 +40,7 @@ from streamdp.core.enclosure import Digits, Interval, Precision
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.grid import UNIT
 from streamdp.core.randomness import WORD_BITS, Bits
-from streamdp.core.selection.prior import Prior
+from streamdp.core.selection.prior import Prior, exact_scores
 
 MOST_ACTIONS = 1_000_000
 
@@ -128,23 +128,6 @@ def check(sums: Ints, bits: Bits, prior: Prior | None) -> None:
         raise InvalidConfig("bits", "draws and rows differ", expected=sums.shape[0], got=bits.rows)
     if prior is not None:
         prior.check(rows=sums.shape[0], actions=sums.shape[1])
-
-
-def exact_offsets(
-    rate: Fraction, sums: Ints, prior: Prior | None, row: int, actions: Ints
-) -> list[Fraction]:
-    """ρ·L_i − b_i of some actions of a row minus the least of them, exactly."""
-    numerator, denominator = rate.numerator, rate.denominator * UNIT
-    scores = [numerator * value for value in sums[row, actions].tolist()]
-    if prior is not None:
-        bonuses = prior.numerators_of(row=row, actions=actions)
-        scores = [
-            score * prior.denominator - denominator * bonus
-            for score, bonus in zip(scores, bonuses, strict=True)
-        ]
-        denominator *= prior.denominator
-    least = min(scores)
-    return [Fraction(score - least, denominator) for score in scores]
 
 
 def _slack(prior: Prior | None) -> float:
@@ -269,14 +252,10 @@ def _refine(
     always decides; one of fewer digits left the draw open in floats.
     """
     own = bits.part(row, row + 1)
+    scores, denominator = exact_scores(rate, sums[row], prior, row=row, actions=contenders)
     running: list[tuple[int, Fraction, Digits]] = [
-        (action, offset, Digits.of_word(own, row=0, position=action, word=word))
-        for action, offset, word in zip(
-            contenders.tolist(),
-            exact_offsets(rate, sums, prior, row, contenders),
-            words.tolist(),
-            strict=True,
-        )
+        (action, Fraction(score, denominator), Digits.of_word(own, row=0, position=action, word=of))
+        for action, score, of in zip(contenders.tolist(), scores, words.tolist(), strict=True)
     ]
     further = bits.width < WORD_BITS
     while len(running) > 1:
