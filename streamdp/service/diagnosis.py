@@ -7,7 +7,7 @@ what is wrong with records, and do the requests and outcomes of a key share a pa
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -109,12 +109,10 @@ async def compare(tools: Administrator, specs: Sequence[StreamSpec | AssemblySpe
     await tools.check([spec.topics for spec in specs])  # raises if it cannot connect
     for spec in specs:
         with suppress(InvalidConfig):  # missing topics or files
-            number, partitions = 0, 1
-            while number < partitions:
-                partition = Partition(spec.name, number)
-                taken = await tools.peek(spec.topics, number, entries=of_configuration(partition))
+            partitions = 0
+            async for partition, taken in _peeks(tools, spec.topics, of_configuration):
                 check_configuration(spec, partition, taken)
-                number, partitions = number + 1, taken.partitions
+                partitions = taken.partitions
             unused = epochs_of_no_partition(spec, partitions)
             if unused is not None:
                 raise ConfigurationMismatch(unused)
@@ -124,17 +122,30 @@ async def partitions(
     tools: Administrator, spec: StreamSpec | AssemblySpec, by_others: ChargesByOthersOf
 ) -> list[Finding]:
     """Check that each partition would start and that the input still has what it needs."""
-    number, partitions, findings = 0, 1, list[Finding]()
-    while number < partitions:
-        partition = Partition(spec.name, number)
-        entries = _without_counts(partition) if spec.topics.second_input else None
-        taken = await tools.peek(spec.topics, number, entries=entries)
+    partitions, findings = 0, list[Finding]()
+    entries = _without_counts if spec.topics.second_input else None
+    async for partition, taken in _peeks(tools, spec.topics, entries):
         findings += await _partition(spec, partition, taken, by_others)
-        number, partitions = number + 1, taken.partitions
+        partitions = taken.partitions
     unused = epochs_of_no_partition(spec, partitions)
     if unused is not None:
         findings.append(Finding(f"epochs of {spec.name}", Verdict.PROBLEM, unused))
     return findings
+
+
+async def _peeks(
+    tools: Administrator,
+    topics: StreamTopics,
+    entries: Callable[[Partition], EntriesThat] | None,
+) -> AsyncIterator[tuple[Partition, Taken]]:
+    """What is durable of each partition, in order; of its state these entries, or all."""
+    number, partitions = 0, 1
+    while number < partitions:
+        partition = Partition(topics.stream, number)
+        some = None if entries is None else entries(partition)
+        taken = await tools.peek(topics, number, entries=some)
+        yield partition, taken
+        number, partitions = number + 1, taken.partitions
 
 
 def _without_counts(partition: Partition) -> EntriesThat:
@@ -198,17 +209,13 @@ def _carried(spec: StreamSpec, partition: Partition, decision: Decision) -> str:
     epochs = [saved.now, *saved.older.values()]
     keys = {key for e in epochs for key in (*e.rows, *(name.key for name in e.releases))}
     if not decision.carries:
-        return f", where {len(keys)} keys open like new ones: {_why_anew(spec, decision)}"
+        disagree = "the state is damaged, or its ledger ends with another line"
+        why = disagree if spec.carry else "carry = false"
+        return f", where {len(keys)} keys open like new ones: {why}"
     text = f", with what is public of {len(heritage.carried)} of {len(keys)} keys"
     if len(heritage.carried) < len(keys):
         text += "; the others open like new ones (their actions are gone)"
     return text
-
-
-def _why_anew(spec: StreamSpec, decision: Decision) -> str:
-    if not spec.carry:
-        return "carry = false"
-    return "the state is damaged, or older than its ledger"
 
 
 def _foreseen(

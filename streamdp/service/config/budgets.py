@@ -84,12 +84,6 @@ def pairs_of(tables: Tables) -> list[TopicPair]:
     ]
 
 
-def pair_with(tables: Tables, topic: str) -> TopicPair | None:
-    """The pair whose requests or outcomes a topic holds."""
-    pairs = (pair for pair in pairs_of(tables) if topic in (*pair.requests, *pair.outcomes))
-    return next(pairs, None)
-
-
 def charged_directly(streams: Streams, topic: str) -> Fraction:
     """The charge that all streams of a topic put on each of its records."""
     readers = (stream for stream in streams.values() if stream.table.input == topic)
@@ -106,7 +100,8 @@ def charged(tables: Tables, streams: Streams, topic: str) -> Fraction:
 
     What other applications charge the topic itself (`elsewhere`) is left out.
     """
-    pair = pair_with(tables, topic)
+    pairs = (pair for pair in pairs_of(tables) if topic in (*pair.requests, *pair.outcomes))
+    pair = next(pairs, None)
     if pair is None:
         return charged_directly(streams, topic)
     total = sum((amount for _, amount in _shares_of(tables, streams, pair)), NONE)
