@@ -16,7 +16,7 @@ from aiokafka.record.default_records import DefaultRecord
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.structs import TopicPartition
 
-from streamdp_adapters.kafka.decoding import LARGEST
+from streamdp_adapters.kafka import decoding
 from streamdp_adapters.kafka.internals import _Unpacked
 from tests.support.record_batches import (
     GOOD,
@@ -204,10 +204,19 @@ def test_data_that_is_no_codec_s_is_no_outcomes() -> None:
     assert values(read(other + batch_of(b"c", first=2), every=False)[0]) == [b"c"]
 
 
+@pytest.fixture
+def limit(monkeypatch: pytest.MonkeyPatch) -> int:
+    """A small one."""
+    monkeypatch.setattr(decoding, "LARGEST", 1 << 20)
+    return 1 << 20
+
+
 @pytest.mark.parametrize("compression", [GZIP, LZ4, ZSTD])
-def test_a_batch_that_decompresses_to_more_than_the_limit_is_no_outcomes(compression: int) -> None:
+def test_a_batch_that_decompresses_to_more_than_the_limit_is_no_outcomes(
+    compression: int, limit: int
+) -> None:
     """Where each record takes a slot it is an error."""
-    bomb = batch_of(bytes(LARGEST), first=1, compression=compression)
+    bomb = batch_of(bytes(limit), first=1, compression=compression)
     answer = batch_of(b"a") + bomb + batch_of(b"b", first=2)
     records, end = read(answer, every=False)
     assert (values(records), end) == ([b"a", b"b"], 3)
@@ -216,8 +225,10 @@ def test_a_batch_that_decompresses_to_more_than_the_limit_is_no_outcomes(compres
 
 
 @pytest.mark.parametrize("compression", [GZIP, SNAPPY, LZ4, ZSTD])
-def test_a_batch_within_the_limit_is_read_as_the_client_reads_it(compression: int) -> None:
-    answer = batch_of(bytes(LARGEST // 4), b"b", compression=compression)
+def test_a_batch_within_the_limit_is_read_as_the_client_reads_it(
+    compression: int, limit: int
+) -> None:
+    answer = batch_of(bytes(limit // 4), b"b", compression=compression)
     answer += batch_of(b"c", b"d", first=2, compression=compression)
     records, end = read(answer, every=True)
     assert (values(records), end) == ([record.value for record in client_of(answer)], 4)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from streamdp.testing.broker import OUTSIDE_BROKER, Borrowed
+from streamdp.testing.broker import OUTSIDE_BROKER, Borrowed, Broker, own_broker
 from tests.support.kafka_proxy import Proxy, pass_on, proxied
 from tests.support.lending import Lent, lend
 
@@ -29,6 +29,13 @@ def broker(request: pytest.FixtureRequest) -> Borrowed:
 def secure_broker(request: pytest.FixtureRequest) -> Lent:
     """The broker with users that all tests share; each file has users of its own."""
     return lend(request.config, "secure")
+
+
+@pytest.fixture(scope="module")
+def mortal() -> Iterator[Broker]:
+    """A broker that may be killed or frozen; every test leaves it running."""
+    with own_broker() as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,7 @@
 """Is a transaction whole, whichever of its requests is lost, repeated, or arrives late?
 
+And does a process take all its partitions, however little time it gets for them?
+
 The client speaks version 0 of every transactional request: a request says which producer and epoch
 it comes from, but not which transaction it belongs to (Kafka's KIP-890). So one that was given up
 with its connection, and arrives during the next transaction of that epoch, acts on that one.
@@ -16,9 +18,12 @@ from pathlib import Path
 import pytest
 
 from streamdp.core.errors import TransportLost
-from streamdp.ports import Commit
+from streamdp.ports import Commit, Partition
 from streamdp.testing.broker import Borrowed
 from streamdp.testing.transport_room import Heard
+from streamdp_adapters.kafka import owner
+from streamdp_adapters.kafka import transport as transports
+from streamdp_adapters.kafka.transport import KafkaTransport
 from tests.crash.process import Place
 from tests.crash.scenario import Scenario
 from tests.kafka.test_crash import uncommitted
@@ -146,3 +151,62 @@ def test_every_block_is_released_once_whichever_request_is_lost_or_late(
     proxy.meddle = pass_on
     assert made.findings(uncommitted(proxied_broker.bootstrap, made)) == []
     print(weather.ended, "ends;", dict(sorted(weather.fates.items())))  # for `pytest -s`
+
+
+# -- many partitions -------------------------------------------------------------------------------
+
+MANY = 32
+
+
+async def joined(broker: Borrowed, app: str) -> KafkaTransport:
+    """A worker on many empty partitions."""
+    site = Site.on(broker, app)
+    await site.technology.administrator().create([site.made.topics], partitions=MANY)
+    made = site.technology.transport(worker="w")
+    await made.join([site.made.topics], Heard())
+    return made
+
+
+@pytest.mark.anyio
+async def test_no_partition_is_lost_by_a_time_out_because_many_are_taken(
+    proxied_broker: Borrowed, proxy: Proxy, fresh_app: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests pass one after the other, so that all takings together take too long."""
+    monkeypatch.setattr(owner, "COMMIT_SECONDS", 4.0)
+    alone = asyncio.Lock()
+
+    async def one_by_one(request: Request) -> Fate:
+        async with alone:
+            await asyncio.sleep(0.05)
+        return Fate.PASS
+
+    made = await joined(proxied_broker, fresh_app())
+    proxy.meddle = one_by_one
+    await asyncio.gather(*(made.take(Partition("home", number)) for number in range(MANY)))
+    await made.close()
+
+
+@pytest.mark.anyio
+async def test_takings_that_hang_do_not_hold_up_the_others_for_long(
+    proxied_broker: Borrowed, proxy: Proxy, fresh_app: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker that some of them ask may be away."""
+    monkeypatch.setattr(transports, "LONG_SECONDS", 0.1)
+    hanging = {f"home.{number}" for number in range(transports.TAKEN_AT_ONCE)}
+
+    async def hold_some(request: Request) -> Fate:
+        if request.kind is Kind.INIT_PRODUCER and request.transactional_id.endswith(tuple(hanging)):
+            await asyncio.Event().wait()
+        return Fate.PASS
+
+    made = await joined(proxied_broker, fresh_app())
+    proxy.meddle = hold_some
+    takings = [asyncio.create_task(made.take(Partition("home", n))) for n in range(MANY)]
+    async with asyncio.timeout(180):
+        await asyncio.gather(*takings[transports.TAKEN_AT_ONCE :])
+    hung = takings[: transports.TAKEN_AT_ONCE]
+    assert not any(taking.done() for taking in hung)
+    for taking in hung:
+        taking.cancel()
+    await asyncio.wait(hung)
+    await made.close()

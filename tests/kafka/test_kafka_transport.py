@@ -22,7 +22,7 @@ from aiokafka.structs import TopicPartition
 
 from streamdp.core.errors import Fenced, InvalidConfig, StateMismatch, TransportLost, Unexpanded
 from streamdp.ports import Commit, Key, Partition, Records, StreamTopics, Value, Verdict, no_fault
-from streamdp.testing.broker import Borrowed, Broker, own_broker
+from streamdp.testing.broker import Borrowed, Broker
 from streamdp.testing.transport import CHECKS, GROUP_CHECKS, Check
 from streamdp.testing.transport_room import Heard, RoomWorker, pairs, rows, step
 from streamdp_adapters.kafka import (
@@ -191,13 +191,6 @@ async def test_a_fenced_partition_that_the_group_still_gives_is_announced_again(
 
 
 # A broker that dies
-
-
-@pytest.fixture(scope="module")
-def mortal() -> Iterator[Broker]:
-    """A broker that may be killed; every test leaves it running."""
-    with own_broker() as broker:
-        yield broker
 
 
 @pytest.mark.parametrize("moment", ["commit: begun", "commit: sent", "commit: decided"])

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from http.client import HTTPConnection, HTTPException
 from itertools import count
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 
 from streamdp.ports import StreamTopics
-from streamdp.testing.broker import Broker, own_broker
+from streamdp.testing.broker import Broker
 from streamdp_adapters.kafka import KafkaTechnology
 from tests.support.asking import free_port
 from tests.support.loops import rows
@@ -80,35 +79,33 @@ class Visitors:
         return lambda: all(len(self.written[call]) >= goal[call] for call in goal)
 
 
-@contextmanager
-def loop_on_a_broker(
-    folder: Path, app: str, port: int, *, http: str
-) -> Iterator[tuple[Broker, Path, KafkaTechnology]]:
-    """A broker of its own with the topics of a shop, and the configuration of its `serve`."""
-    with own_broker() as broker:
-        path = folder / "streamdp.toml"
-        text = joined_shop(
-            app=app,
-            transport=f'kind = "kafka"\nbootstrap = "{broker.bootstrap}"\nsingle_broker = true',
-            of_stream='fallback_action = "grid"',
-            feedback='content = "loss"',
-            tables=f'[http]\nlisten = "127.0.0.1:{port}"\nrank_and_reward = true\n{http}',
-        )
-        path.write_text(text)
-        table = {"bootstrap": broker.bootstrap, "single_broker": True}
-        technology = KafkaTechnology.from_settings(table, app=app)
-        pair = StreamTopics(
-            app, "join", f"{app}.requests", headers=True,
-            second_input=f"{app}.outcomes", output=f"{app}.events",
-        )  # fmt: skip
-        stream = StreamTopics(app, "clicks", f"{app}.events")
-        asyncio.run(technology.administrator().create([pair, stream], partitions=1))
-        yield broker, path, technology
+def loop_on(
+    broker: Broker, folder: Path, app: str, port: int, *, http: str
+) -> tuple[Path, KafkaTechnology]:
+    """The topics of a shop on a broker, and the configuration of its `serve`."""
+    path = folder / "streamdp.toml"
+    text = joined_shop(
+        app=app,
+        transport=f'kind = "kafka"\nbootstrap = "{broker.bootstrap}"\nsingle_broker = true',
+        of_stream='fallback_action = "grid"',
+        feedback='content = "loss"',
+        tables=f'[http]\nlisten = "127.0.0.1:{port}"\nrank_and_reward = true\n{http}',
+    )
+    path.write_text(text)
+    table = {"bootstrap": broker.bootstrap, "single_broker": True}
+    technology = KafkaTechnology.from_settings(table, app=app)
+    pair = StreamTopics(
+        app, "join", f"{app}.requests", headers=True,
+        second_input=f"{app}.outcomes", output=f"{app}.events",
+    )  # fmt: skip
+    stream = StreamTopics(app, "clicks", f"{app}.events")
+    asyncio.run(technology.administrator().create([pair, stream], partitions=1))
+    return path, technology
 
 
 @pytest.mark.parametrize("undurable", [False, True])
 def test_a_frozen_broker_lets_no_rank_hang(
-    undurable: bool, fresh_app: Callable[[], str], tmp_path: Path
+    undurable: bool, mortal: Broker, fresh_app: Callable[[], str], tmp_path: Path
 ) -> None:
     """Each ends after two seconds, look-ups and probes go on, and `/readyz` says what is silent."""
     app, port = fresh_app(), free_port()
@@ -128,12 +125,13 @@ def test_a_frozen_broker_lets_no_rank_hang(
     def rank(request: str) -> tuple[int, Any, float]:
         return ask("POST", "/v1/streams/clicks/rank", {"key": "fr", "request": request})
 
-    with loop_on_a_broker(tmp_path, app, port, http=http) as (broker, path, technology):
-        serve = Process.start("serve", "--config", str(path))
-        serve.hear("http_listening")
-        until(lambda: ask("GET", "/readyz")[0] == 200)
-        assert rank("before")[1]["durable"]
-        broker.freeze()
+    path, technology = loop_on(mortal, tmp_path, app, port, http=http)
+    serve = Process.start("serve", "--config", str(path))
+    serve.hear("http_listening")
+    until(lambda: ask("GET", "/readyz")[0] == 200)
+    assert rank("before")[1]["durable"]
+    mortal.freeze()
+    try:
         status, said, took = rank("frozen")
         assert 2 <= took < 60  # two, on a machine with nothing else to do
         if undurable:
@@ -145,44 +143,43 @@ def test_a_frozen_broker_lets_no_rank_hang(
         assert ask("GET", "/v1/streams/clicks/keys/fr/choice?request=r")[0] == 200
         if undurable:
             assert rank("later")[2] < took
-        broker.thaw()
-        until(lambda: ask("GET", "/readyz")[1]["away"] == [])
-        assert rank("after")[1]["durable"]
-        assert serve.end() == 0
-        ids = [
-            (dict(headers)["streamdp-request"] or b"").decode()
-            for _, _, _, headers, _ in asyncio.run(rows(technology, f"{app}.requests"))
-        ]
-        assert ids == ["before", "frozen", *["later"] * undurable, "after"]
+    finally:
+        mortal.thaw()
+    until(lambda: ask("GET", "/readyz")[1]["away"] == [])
+    assert rank("after")[1]["durable"]
+    assert serve.end() == 0
+    ids = [
+        (dict(headers)["streamdp-request"] or b"").decode()
+        for _, _, _, headers, _ in asyncio.run(rows(technology, f"{app}.requests"))
+    ]
+    assert ids == ["before", "frozen", *["later"] * undurable, "after"]
 
 
 @pytest.mark.long
 def test_what_was_answered_survives_a_killed_serve_and_a_broker_that_is_away(
-    fresh_app: Callable[[], str], tmp_path: Path
+    mortal: Broker, fresh_app: Callable[[], str], tmp_path: Path
 ) -> None:
     app, port = fresh_app(), free_port()
-    with loop_on_a_broker(tmp_path, app, port, http="write_seconds = 3.0") as (
-        broker, path, technology,
-    ):  # fmt: skip
+    path, technology = loop_on(mortal, tmp_path, app, port, http="write_seconds = 3.0")
+    serve = Process.start("serve", "--config", str(path))
+    serve.hear("http_listening")
+    with Visitors(port) as visitors:
+        until(visitors.answered(50))
+        serve.popen.send_signal(SIGKILL)
+        serve.ended()
         serve = Process.start("serve", "--config", str(path))
-        serve.hear("http_listening")
-        with Visitors(port) as visitors:
-            until(visitors.answered(50))
-            serve.popen.send_signal(SIGKILL)
-            serve.ended()
-            serve = Process.start("serve", "--config", str(path))
-            until(visitors.answered(50))
-            broker.kill()
-            until(lambda: all(visitors.taken_back.values()))
-            broker.start()
-            until(visitors.answered(50))
-        assert serve.end() == 0
-        for call, topic in (("rank", f"{app}.requests"), ("reward", f"{app}.outcomes")):
-            ids = [
-                (dict(headers)["streamdp-request"] or b"").decode()
-                for _, _, _, headers, _ in asyncio.run(rows(technology, topic))
-            ]
-            assert visitors.written[call] <= set(ids)
-            assert not visitors.taken_back[call] & set(ids)
-            assert len(ids) == len(set(ids))
-        assert not [line for line in serve.other if "outcomes" in line]
+        until(visitors.answered(50))
+        mortal.kill()
+        until(lambda: all(visitors.taken_back.values()))
+        mortal.start()
+        until(visitors.answered(50))
+    assert serve.end() == 0
+    for call, topic in (("rank", f"{app}.requests"), ("reward", f"{app}.outcomes")):
+        ids = [
+            (dict(headers)["streamdp-request"] or b"").decode()
+            for _, _, _, headers, _ in asyncio.run(rows(technology, topic))
+        ]
+        assert visitors.written[call] <= set(ids)
+        assert not visitors.taken_back[call] & set(ids)
+        assert len(ids) == len(set(ids))
+    assert not [line for line in serve.other if "outcomes" in line]

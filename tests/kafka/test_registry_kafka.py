@@ -110,7 +110,7 @@ def test_evolution_outage_and_restart(
                 new[name] = registry.register(f"{topics[name].input}-value", second, kind)
             assert new == coming
             hear(process, [[number] for number in new.values()])
-            registry.stop()
+            registry.freeze()
             process.hear("registry_lost")
             process.signal(SIGKILL)
             process.ended()
@@ -120,7 +120,7 @@ def test_evolution_outage_and_restart(
             process.hear("partition_running")
             send((old.__getitem__, (0.9, 0.1, 0.9)))
             until(lambda: [len(of) for of in votes()] == [4, 4])
-            registry.start()
+            registry.thaw()
             hear(process, [[old[name], new[name]] for name in SCHEMAS])
             send(*[(new.__getitem__, (0.9, 0.9, 0.1))] * 8)
             until(lambda: [len(of) for of in votes()] == [5, 5])

@@ -32,7 +32,7 @@ from streamdp.service.settings import OnHalt, Start
 from streamdp.service.view import Reason, Status
 from streamdp.testing.faults import Dice, FaultPlan
 from tests.support.services import QUICK, Between, Room, Worker
-from tests.support.streams import events, spec
+from tests.support.streams import events, feedback_spec, shown, spec
 
 KEYS = tuple(f"key {n}".encode() for n in range(12))
 HOME0, HOME1 = Partition("home", 0), Partition("home", 1)
@@ -66,17 +66,26 @@ async def test_is_every_block_released_once_with_many_streams_and_partitions() -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(8))
-def test_is_every_block_released_once_through_faults_at_every_step(seed: int) -> None:
+@pytest.mark.parametrize(
+    ("observes", "seed"),
+    [*(("losses", seed) for seed in range(8)), *(("feedback", seed) for seed in range(4))],
+)
+def test_is_every_block_released_once_through_faults_at_every_step(
+    observes: str, seed: int
+) -> None:
     """One step in twenty fails with an unknown outcome; partitions are taken again and again."""
+    regret = sd.estimate("block_regret", epsilon="1/4", min_length=2)
+    made = spec(estimates=[regret]) if observes == "losses" else feedback_spec()
 
     async def run() -> None:
-        room = Room([spec(estimates=[sd.estimate("block_regret", epsilon="1/4", min_length=2)])],
-                    partitions=3, gap=seed % 2)  # fmt: skip
+        room = Room([made], partitions=3, gap=seed % 2)
         dice = Dice(seed=seed, chance=Fraction(1, 20))
         async with room.worker(reached=dice) as worker:
             for part in range(60):
-                room.send("home", events(40, keys=KEYS, seed=part))
+                if observes == "losses":
+                    room.send("home", events(40, keys=KEYS, seed=part))
+                else:
+                    room.send("clicks", *shown(40, keys=KEYS, seed=part))
                 await room.log.changed(timeout=0.01)
                 if dice.thrown.total() >= 8:
                     break
