@@ -28,7 +28,7 @@ from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
 from streamdp.lab.common.cells import parse_epsilons
 from streamdp.lab.datasets import columns
 from streamdp.lab.logs import ReadOptions
-from streamdp.lab.logs.shown_files import open_file
+from streamdp.lab.logs.shown_files import open_shown
 from streamdp.lab.offpolicy.question import FeedbackQuestion, replay_shown
 from streamdp.lab.offpolicy.statements import headline, interval, lead
 from tests.bench.bench_contexts import learned
@@ -123,7 +123,7 @@ def show_obd(path: Path) -> None:
     """Print what a replay by propensities says."""
     names = {"reward": "click", "action": "item_id", "pscore": "propensity_score"}
     fields = ("user_feature_0", "user_feature_1")
-    log = open_file(path, ReadOptions(), names=names, fields=fields)
+    log = open_shown(str(path), ReadOptions(), names=names, fields=fields)
     learners = ("policy_contexts", "policy_following")
     asked = FeedbackQuestion(
         learners, parse_epsilons("0.3,1"), tuple(range(20)), logged="propensities"

@@ -40,7 +40,7 @@ SIMULATE = {
 REPLAY = {
     ("log.ndjson",): "--content --format --header --logged --played --pscore --set",
     ("sqlite:home.db#x",): "--content --executor --header --logged --on-bad --played --pscore",
-    ("shown.ndjson", *FEEDBACK): "--content --executor --format --header --played --set",
+    ("shown.ndjson", *FEEDBACK): "--content --format --header --played --set",
     ("sqlite:home.db#x", *FEEDBACK, "--content", "losses"): "--header --played --pscore",
 }
 CONVERT = {

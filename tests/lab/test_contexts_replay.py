@@ -22,7 +22,7 @@ import pytest
 from streamdp.core.arrays import Floats
 from streamdp.core.engine import Engine
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.events import SUMS
+from streamdp.core.events import SUMS, numbered
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policy import PARTS, policy_of
 from streamdp.core.grid import UNIT
@@ -31,7 +31,7 @@ from streamdp.core.randomness import SeededRandomness
 from streamdp.lab.common.bench import Bench
 from streamdp.lab.logs import ReadOptions
 from streamdp.lab.logs.shown import Piece, ShownLog, joined
-from streamdp.lab.logs.shown_files import open_file
+from streamdp.lab.logs.shown_files import open_shown
 from streamdp.lab.logs.shown_topics import topic_log
 from streamdp.lab.offpolicy.answers import FeedbackCell, cells_of, of_kind
 from streamdp.lab.offpolicy.fold import fold
@@ -80,9 +80,11 @@ def made_up(
     cell = rng.integers(0, fields.cells, slots)
     action = rng.choice(2, slots, p=draws)
     click = rng.random(slots) < np.where((cell < fields.cells // 2) == (action == 0), 0.6, 0.2)
-    gain = np.where(click, UNIT // 2, -UNIT // 2).astype(np.int64)
+    gain = np.where(click, UNIT // 2, -UNIT // 2).astype(np.int32)
     played = (cell * 2 + action).astype(np.int32)
-    piece = Piece(0, [b"k"] * slots, np.arange(slots), played, gain, np.array(draws)[action])
+    piece = Piece(
+        0, *numbered([b"k"] * slots), np.arange(slots), played, gain, np.array(draws)[action]
+    )
     return joined("made up", ACTIONS, [piece], fields)
 
 
@@ -107,13 +109,12 @@ def test_a_table_in_parts_is_replayed(played: str) -> None:
 def test_columns_are_the_cells_of_their_levels(ending: str, tmp_path: Path) -> None:
     """A level that is not listed is `other`, as live."""
     path = written(tmp_path / f"log{ending}")
-    log = open_file(path, ReadOptions(), fields=FIELDS)
+    log = open_shown(str(path), ReadOptions(), fields=FIELDS)
     assert log.played.tolist() == PLACES
     assert log.shown.tolist() == [1, 0, 0]
     renamed = [{("region" if name == "country" else name): of for name, of in row.items()}
                for row in ROWS]  # fmt: skip
-    named = open_file(
-        written(tmp_path / f"named{ending}", renamed), ReadOptions(),
+    named = open_shown(str(written(tmp_path / f"named{ending}", renamed)), ReadOptions(),
         names={"country": "region"}, fields=("device", "country"),
     )  # fmt: skip
     assert named.contexts == Contexts.read({"device": ["fridge", "phone"], "country": ["fr", "it"]})
@@ -133,20 +134,20 @@ def test_a_column_context_is_read_as_it_is_sent(tmp_path: Path) -> None:
         written(tmp_path / "log.ndjson", lines),
         written(tmp_path / "log.csv", headers),
     ):
-        assert open_file(path, ReadOptions(), fields=FIELDS).played.tolist() == PLACES
+        assert open_shown(str(path), ReadOptions(), fields=FIELDS).played.tolist() == PLACES
 
 
 def test_whole_numbers_are_levels_and_fractions_need_cuts(tmp_path: Path) -> None:
     rows = [{"action": at % 2, "reward": 1, "floor": at % 3, "age": at + 0.5} for at in range(6)]
     path = written(tmp_path / "log.parquet", rows)
-    log = open_file(path, ReadOptions(), fields=("floor",))
+    log = open_shown(str(path), ReadOptions(), fields=("floor",))
     assert log.cell.tolist() == [0, 1, 2] * 2
-    cut = open_file(path, ReadOptions(), fields=Contexts.read({"age": {"cuts": [2, 4]}}))
+    cut = open_shown(str(path), ReadOptions(), fields=Contexts.read({"age": {"cuts": [2, 4]}}))
     assert cut.cell.tolist() == [0, 0, 1, 1, 2, 2]
     with pytest.raises(InvalidConfig, match="cuts"):
-        open_file(path, ReadOptions(), fields=("age",))
+        open_shown(str(path), ReadOptions(), fields=("age",))
     with pytest.raises(InvalidConfig, match="no context field device"):
-        open_file(path, ReadOptions(), fields=FIELDS)
+        open_shown(str(path), ReadOptions(), fields=FIELDS)
 
 
 async def killed(played: str) -> Room:

@@ -23,9 +23,10 @@ from streamdp.lab.common.cells import policies
 from streamdp.lab.logs import ReadOptions
 from streamdp.lab.logs.log import ArrayLog
 from streamdp.lab.logs.shown import ShownLog
-from streamdp.lab.logs.shown_files import holds_feedback, open_file
+from streamdp.lab.logs.shown_files import holds_feedback, open_shown
 from streamdp.lab.offpolicy.question import FeedbackQuestion, replay_losses, replay_shown
 from streamdp.lab.offpolicy.statements import as_json, enough, headline, lead, summary
+from streamdp.lab.workers import IN_PROCESS, Pool
 from streamdp.ports import Headers, StreamTopics
 from streamdp.wire.unprotected import MEMBER, NOT_PRIVATE
 from streamdp_adapters.sqlite import Sqlite
@@ -84,13 +85,40 @@ def written(log: ShownLog, path: Path) -> Path:
 # -- files ---------------------------------------------------------------------------------------
 
 
+def test_files_of_a_pattern_are_one_log_whoever_reads_their_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Actions, places and levels of all files; equal columns from this process and from a pool."""
+    monkeypatch.setattr("streamdp.lab.logs.lines._BLOCK", 1 << 10)
+    rows = [
+        {"action": "abc"[at % 3], "reward": at % 2, "pscore": 0.5, "key": f"k{at % 7}"}
+        for at in range(60)
+    ]
+    for day, some in enumerate((rows[:25], rows[25:])):
+        lines(tmp_path / f"{day}.ndjson", some)
+        parquet(tmp_path / f"{day}.parquet", some)
+    pool = Pool.of_processes(2)
+    logs = [
+        open_shown(str(tmp_path / f"*{ending}"), ReadOptions(), workers=workers)
+        for ending in (".ndjson", ".parquet")
+        for workers in (IN_PROCESS, pool)
+    ]
+    pool.close()
+    for log in logs:
+        assert log.actions == ("a", "b", "c")
+        assert log.learners == tuple((0, b"k%d" % key) for key in range(7))
+        assert log.offsets.tolist() == list(range(60))
+        assert log.played.tolist() == [0, 1, 2] * 20
+        assert log.row.tolist() == [at % 7 for at in range(60)]
+
+
 def test_a_text_in_a_column_of_a_csv_file_is_the_row_that_has_it(tmp_path: Path) -> None:
     """One text makes all values of a column texts to whoever reads it."""
     rows = [{"action": "ab"[at % 2], "reward": 1, "pscore": 0.5} for at in range(9)]
     path = comma(tmp_path / "log.csv", [row | {"pscore": "n/a"} if at == 7 else row
                                         for at, row in enumerate(rows)])  # fmt: skip
     with pytest.raises(InvalidConfig, match=r"row 7: pscore; expected a probability above 0"):
-        open_file(path, ReadOptions())
+        open_shown(str(path), ReadOptions())
 
 
 @pytest.mark.parametrize(
@@ -100,8 +128,8 @@ def test_says_every_kind_of_file_the_same(
     write: Callable[[Path, Sequence[Row]], Path], ending: str, tmp_path: Path
 ) -> None:
     path = write(tmp_path / f"log{ending}", ROWS)
-    assert holds_feedback(path)
-    log = open_file(path, ReadOptions())
+    assert holds_feedback(str(path))
+    log = open_shown(str(path), ReadOptions())
     assert log.actions == ("a", "b")
     assert log.learners == ((0, b"fr"), (0, None))
     assert log.row.tolist() == [0, 1, 0]
@@ -126,15 +154,15 @@ def test_columns_of_other_names_are_read(
     ]
     path = write(tmp_path / f"log{ending}", rows)
     names = {"action": "item_id", "reward": "click", "pscore": "p", "key": "user"}
-    assert not holds_feedback(path)
-    assert holds_feedback(path, names)
-    log = open_file(path, ReadOptions(), names=names)
+    assert not holds_feedback(str(path))
+    assert holds_feedback(str(path), names)
+    log = open_shown(str(path), ReadOptions(), names=names)
     assert log.played.tolist() == [0, 1, 2, 0]
     assert log.gain.tolist() == [-UNIT // 2, UNIT // 2] * 2
     assert log.pscore.tolist() == [0.5] * 4
     assert log.learners == ((0, b"00"), (0, b"01"))
     with pytest.raises(InvalidConfig, match="or --columns"):
-        open_file(path, ReadOptions())
+        open_shown(str(path), ReadOptions())
 
 
 def test_the_command_takes_names_of_columns_and_shows_progress(tmp_path: Path) -> None:
@@ -165,7 +193,7 @@ def test_each_part_of_a_replay_reports_its_progress(tmp_path: Path) -> None:
         return told[name][1].append
 
     path = comma(tmp_path / "log.csv", [dict(ROWS[0]), dict(ROWS[2])])
-    open_file(path, ReadOptions(actions=("a", "b")), watch=stage)
+    open_shown(str(path), ReadOptions(actions=("a", "b")), watch=stage)
     even = made_up(200, seed=1, draws=EVEN)
     asked = replace(QUESTION, learners=("policy_blocks", "lazy_ucb"), epsilons=(ONE,))
     replay_shown(even, asked, watch=stage)
@@ -188,10 +216,12 @@ def test_read_columns_of_open_bandit_pipeline(tmp_path: Path) -> None:
         {"action": 2, "reward": 1, "pscore": 0.5, "position": 0},
         {"action": 0, "reward": 0, "pscore": 0.25, "position": 1},
     ]
-    log = open_file(lines(tmp_path / "log.jsonl", rows), ReadOptions())
+    log = open_shown(str(lines(tmp_path / "log.jsonl", rows)), ReadOptions())
     assert log.actions == ("0", "1", "2")
     assert [key for _, key in log.learners] == [b"position 0", b"position 1"]
-    alone = open_file(lines(tmp_path / "one.jsonl", rows[:1]), ReadOptions(actions=("x", "y", "z")))
+    alone = open_shown(
+        str(lines(tmp_path / "one.jsonl", rows[:1])), ReadOptions(actions=("x", "y", "z"))
+    )
     assert alone.learners == ((0, None),)
     assert alone.played.tolist() == [2]
 
@@ -201,14 +231,14 @@ def test_are_losses_partitions_and_clipped_numbers_read(tmp_path: Path) -> None:
         {"action": "a", "loss": 1.5, "offset": 7, "partition": 1},
         {"action": "b", "loss": 0.25, "offset": 3, "partition": 0},
     ]
-    log = open_file(lines(tmp_path / "log.ndjson", rows), ReadOptions())
+    log = open_shown(str(lines(tmp_path / "log.ndjson", rows)), ReadOptions())
     assert log.gain.tolist() == [-UNIT // 2, UNIT // 4]
     assert log.clipped == 1
     assert [(p, batch.offsets.tolist()) for p, batch in log.batches()] == [(1, [7]), (0, [3])]
     assert np.isnan(log.pscore).all()
     rows[1]["partition"] = -1
     with pytest.raises(InvalidConfig, match="line 2: partition; expected 0 or more, got -1"):
-        open_file(lines(tmp_path / "log.ndjson", rows), ReadOptions())
+        open_shown(str(lines(tmp_path / "log.ndjson", rows)), ReadOptions())
 
 
 @pytest.mark.parametrize(
@@ -230,7 +260,7 @@ def test_are_losses_partitions_and_clipped_numbers_read(tmp_path: Path) -> None:
 def test_is_a_row_that_cannot_be_used_named(row: Any, said: str, tmp_path: Path) -> None:
     path = lines(tmp_path / "log.ndjson", [ROWS[0], row])
     with pytest.raises(InvalidConfig, match=said):
-        open_file(path, ReadOptions(actions=("a", "b")))
+        open_shown(str(path), ReadOptions(actions=("a", "b")))
 
 
 def test_is_such_a_row_live_what_it_would_be(tmp_path: Path) -> None:
@@ -241,7 +271,7 @@ def test_is_such_a_row_live_what_it_would_be(tmp_path: Path) -> None:
         {"action": "a", "reward": "1", "pscore": 7},
     ]
     how = ReadOptions(actions=("a", "b"), on_bad="null")
-    log = open_file(lines(tmp_path / "log.ndjson", rows), how)
+    log = open_shown(str(lines(tmp_path / "log.ndjson", rows)), how)
     assert log.played.tolist() == [0, -1, 0]
     assert log.gain.tolist()[2] == 0
     assert np.isnan(log.pscore[2])
@@ -249,10 +279,10 @@ def test_is_such_a_row_live_what_it_would_be(tmp_path: Path) -> None:
 
 def test_are_actions_that_nobody_names_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="too few actions"):
-        open_file(lines(tmp_path / "log.ndjson", ROWS[:1]), ReadOptions())
+        open_shown(str(lines(tmp_path / "log.ndjson", ROWS[:1])), ReadOptions())
     both = [ROWS[0], {"action": 1, "reward": 1, "pscore": 0.5}]
     with pytest.raises(InvalidConfig, match="names or numbers"):
-        open_file(lines(tmp_path / "log.ndjson", both), ReadOptions())
+        open_shown(str(lines(tmp_path / "log.ndjson", both)), ReadOptions())
 
 
 # -- what is answered, and what is refused -------------------------------------------------------

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from streamdp.core.arrays import Floats
-from streamdp.core.events import Key
+from streamdp.core.events import Key, numbered
 from streamdp.core.grid import UNIT
 from streamdp.lab.logs.shown import Piece, ShownLog, joined
 
@@ -31,10 +31,10 @@ def made_up(
     click = chance.random(slots) < means[action]
     piece = Piece(
         0,
-        [keys[at] for at in chance.integers(0, len(keys), slots).tolist()],
+        *numbered([keys[at] for at in chance.integers(0, len(keys), slots).tolist()]),
         np.arange(slots),
         action,
-        np.where(click, UNIT // 2, -UNIT // 2).astype(np.int64),
+        np.where(click, UNIT // 2, -UNIT // 2).astype(np.int32),
         draws[action],
     )
     actions = ACTIONS if len(draws) == 3 else tuple(str(at) for at in range(len(draws)))

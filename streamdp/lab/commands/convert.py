@@ -34,15 +34,13 @@ def convert(
     from streamdp.core.errors import InvalidConfig
     from streamdp.lab.commands._of_use import refuse_useless
     from streamdp.lab.commands._progress import watching
-    from streamdp.lab.commands.replay import reading
+    from streamdp.lab.commands.replay import reading, shows
     from streamdp.lab.logs import is_topic, open_log
     from streamdp.lab.logs.clipping import repaired
     from streamdp.lab.logs.converting import convert as write
     from streamdp.lab.logs.sending import send_log
-    from streamdp.lab.logs.shown_files import holds_feedback
 
-    file = Path(source)
-    if file.is_file() and holds_feedback(file):
+    if shows(source):
         raise InvalidConfig(
             source,
             "holds what was shown, which is not converted: a log has the losses of all actions",

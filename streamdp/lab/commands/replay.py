@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from streamdp.lab.offpolicy.answers import FeedbackAnswer
     from streamdp.lab.offpolicy.question import FeedbackQuestion, FeedbackReplay
     from streamdp.lab.replay.replaying import Question, Replay
+    from streamdp.lab.workers import Workers
     from streamdp.wire.feedback import Feedback
 
 Observes = Literal["losses", "feedback"]
@@ -44,6 +45,9 @@ USUAL: Mapping[Observes, Usual] = MappingProxyType(
 )
 
 CONTENTS = ("reward", "loss", "losses")
+
+_LOSSES_A_BYTE = 4
+"""A byte of a file of feedback takes as long to read as so many losses."""
 
 LogArgument = Annotated[
     str,
@@ -116,7 +120,7 @@ ExecutorOption = Annotated[
     typer.Option(
         help="Who reads the log: process (this one), pool or pool:PROCESSES (of this machine),"
         " dask:ADDRESS (a cluster), or auto: a pool for long logs. No answer depends on it."
-        " For files with --observes losses."
+        " For files."
     ),
 ]
 
@@ -181,11 +185,11 @@ def replay(
     from streamdp.lab.offpolicy.question import FeedbackQuestion, read_logged
     from streamdp.lab.replay.replaying import Question, seeds_of
 
+    check_places(report, as_json)
     fields, columns = read_fields(contexts, columns, stream)
     shown = ShownOptions(content, pscore, header, played, columns, fields)
     kind = check_observes(log, observes, shown.names)
     _check_of_use(context, log, kind, content, logged)
-    check_places(report, as_json)
     how, usual = reading(actions, on_bad, wire_format, setting), USUAL[kind]
     if not stream:
         raise InvalidConfig("--stream", "no name", expected="a stream's", got="nothing")
@@ -201,7 +205,7 @@ def replay(
         asked = FeedbackQuestion(
             names, budgets, which, stream, epoch, read_logged(logged), incomplete, most_key_bytes
         )
-        answer = _of_feedback(log, asked, how, shown)
+        answer = _of_feedback(log, asked, how, shown, executor)
     write_report(kind, answer.figures, page_at=report, json_at=as_json)
     if str(as_json) != "-":
         answer.show()
@@ -232,29 +236,38 @@ def _of_losses(log: str, asked: Question, how: ReadOptions, executor: str) -> An
 
 
 def _of_feedback(
-    log: str, asked: FeedbackQuestion, how: ReadOptions, shown: ShownOptions
+    log: str, asked: FeedbackQuestion, how: ReadOptions, shown: ShownOptions, executor: str
 ) -> Answer:
     from streamdp.lab.commands._progress import watching
+    from streamdp.lab.logs import bytes_of
     from streamdp.lab.offpolicy.statements import as_json
+    from streamdp.lab.workers import workers_of
 
-    with watching() as watch:
-        replay = _replayed(log, asked, how, shown, watch)
+    with watching() as watch, workers_of(executor, _LOSSES_A_BYTE * bytes_of(log)) as workers:
+        replay = _replayed(log, asked, how, shown, watch, workers)
     return Answer(lambda: as_json(replay), lambda: _print_feedback(replay))
 
 
 def check_observes(log: str, observes: str, names: Mapping[str, str]) -> Observes:
     """What is observed; refuse shown actions that would be read as losses of all."""
     from streamdp.core.errors import InvalidConfig
-    from streamdp.lab.logs.shown_files import holds_feedback
 
     if observes not in ("losses", "feedback"):
         expected = "losses | feedback"
         raise InvalidConfig("--observes", "unknown", expected=expected, got=observes)
-    path = Path(log)
-    if observes == "losses" and path.is_file() and holds_feedback(path, names):
+    if observes == "losses" and shows(log, names):
         what = "holds what was shown, not the losses of all actions"
         raise InvalidConfig(log, what, expected="--observes feedback", got="--observes losses")
     return "feedback" if observes == "feedback" else "losses"
+
+
+def shows(log: str, names: Mapping[str, str] = MappingProxyType({})) -> bool:
+    """Whether a log is of files that hold what was shown, by the first of them."""
+    from streamdp.lab.logs import files_of, is_topic
+    from streamdp.lab.logs.shown_files import holds_feedback
+
+    topic = is_topic(log) and not Path(log).exists()
+    return not topic and holds_feedback(files_of(log)[0], names)
 
 
 def _check_of_use(
@@ -277,7 +290,7 @@ def _check_of_use(
             (["--pscore", "--header", "--played"], content != "losses", "no --content losses"),
             (["--format", "--set"], topic, "a topic"),
             (["--on-bad"], feedback or not topic, "a file (a topic is read as live)"),
-            (["--executor"], not feedback and not topic, "a file and --observes losses"),
+            (["--executor"], not topic, "a file"),
         ],
         got=f"{'a topic' if topic else 'a file'} and --observes {observes}",
     )
@@ -393,31 +406,37 @@ def read_columns(columns: str | None, pscore: str, fields: Sequence[str] = ()) -
 
 
 def _replayed(
-    log: str, asked: FeedbackQuestion, how: ReadOptions, shown: ShownOptions, watch: Watch
+    log: str,
+    asked: FeedbackQuestion,
+    how: ReadOptions,
+    shown: ShownOptions,
+    watch: Watch,
+    workers: Workers,
 ) -> FeedbackReplay:
     """Replay a log of shown actions, or one of the losses of all."""
     from streamdp.core.errors import InvalidConfig
     from streamdp.lab.common.words import WORTH_SAYING, duration
-    from streamdp.lab.logs import open_log
-    from streamdp.lab.logs.shown_files import CSV, PSCORE, holds_feedback, open_cells, open_file
+    from streamdp.lab.logs import ending, is_topic, open_log
+    from streamdp.lab.logs.shown_files import CSV, PSCORE, open_cells, open_shown
     from streamdp.lab.logs.shown_topics import open_topic
     from streamdp.lab.offpolicy.question import replay_losses, replay_shown, seconds_for
 
-    path, feedback, names = Path(log), shown.feedback(how.actions), shown.names
+    feedback, names = shown.feedback(how.actions), shown.names
+    of_files = not is_topic(log) or Path(log).exists()
     of_fields = () if shown.fields is None else names_of(shown.fields)
-    chosen = bool(names.keys() - {PSCORE, *of_fields}) or path.suffix.lower() == CSV
-    if path.is_file() and (chosen or holds_feedback(path, names)):
-        read = open_file(path, how, names=names, fields=shown.fields, watch=watch)
+    chosen = bool(names.keys() - {PSCORE, *of_fields}) or ending(log) == CSV
+    if of_files and (chosen or shows(log, names)):
+        read = open_shown(log, how, names=names, fields=shown.fields, watch=watch, workers=workers)
         return replay_shown(read, asked, watch=watch)
-    if not path.exists() and "#" in log and shown.content != "losses":
+    if not of_files and "#" in log and shown.content != "losses":
         topic = open_topic(log, how, feedback, pscore=shown.pscore)
         return replay_shown(topic, asked, watch=watch)
     if asked.logged != "auto":
         what = "holds the losses of all actions, and no draws"
         raise InvalidConfig(log, what, expected="no --logged", got=f"--logged {asked.logged}")
     within = None
-    if shown.fields is not None and path.is_file():
-        within, beside = open_cells(path, how, shown.fields, names, watch)
+    if shown.fields is not None and of_files:
+        within, beside = open_cells(log, how, shown.fields, names, watch, workers)
         how = replace(how, beside=beside)
     losses = open_log(log, how)
     seconds = seconds_for(losses, asked, within)

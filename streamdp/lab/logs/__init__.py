@@ -50,7 +50,7 @@ def open_log(source: str | Path, reading: ReadOptions | None = None) -> Log:
 
         return open_topic(text, how)
     files = files_of(text)
-    kind = PurePath(files[0]).suffix.lower()
+    kind = ending(files[0])
     if kind in TABLES:
         from streamdp.lab.logs import table
 
@@ -68,7 +68,7 @@ def open_log(source: str | Path, reading: ReadOptions | None = None) -> Log:
 
 def files_of(text: str) -> list[str]:
     """The files of a log: one, or all of one kind that a pattern names, in their order."""
-    kind = PurePath(text).suffix.lower()
+    kind = ending(text)
     if kind not in (*LINES, *TABLES, *ARRAYS):
         expected = ", ".join((*LINES, *TABLES, *ARRAYS)) + " or transport:address#topic"
         raise InvalidConfig(text, "unknown kind of log", expected=expected, got=kind or "no ending")
@@ -90,6 +90,18 @@ def files_of(text: str) -> list[str]:
     if not files:
         raise InvalidConfig(text, "cannot be read", expected="a file", got="none there")
     return files
+
+
+def bytes_of(source: str) -> int:
+    """The size of a log's files on this machine; 0 for others."""
+    if is_topic(source) and not Path(source).exists():
+        return 0
+    return sum(Path(file).stat().st_size for file in files_of(source) if "://" not in file)
+
+
+def ending(file: str) -> str:
+    """The kind of a file, by the end of its name."""
+    return PurePath(file).suffix.lower()
 
 
 def is_topic(text: str) -> bool:

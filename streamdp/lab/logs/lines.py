@@ -68,12 +68,17 @@ class Lines:
     begin: int  # of its bytes
     lines: int
     line: int  # how many lines are before it
-    row: int  # how many events are before it
-    events: int
+    first: int  # the number of its first event in the log
+    slots: int
+
+    @property
+    def file(self) -> str:
+        """The path as text."""
+        return str(self.path)
 
     def read(self) -> Iterator[tuple[list[bytes], list[int], range]]:
         """Some thousands of events at a time: texts, line numbers from 1, numbers as rows."""
-        row, line, end = self.row, self.line, self.line + self.lines
+        row, line, end = self.first, self.line, self.line + self.lines
         with self.path.open("rb") as file:
             file.seek(self.begin)
             while lines := list(islice(file, min(_LINES, end - line))):
@@ -196,12 +201,12 @@ def open_files(paths: Sequence[Path], how: ReadOptions, *, name: str) -> Log:
     """The log in files of JSON lines, one behind the other."""
     parts: list[Lines] = []
     for path in paths:
-        parts += lines_of(path, first=sum(part.events for part in parts))
+        parts += lines_of(path, first=sum(part.slots for part in parts))
     if not parts:
         raise wrong(name, "empty", expected="one event a line", got="no lines")
     names, layout = _first_losses(paths, how, name)
     read = tuple(_Part(lines, names, layout, how.on_bad) for lines in parts)
-    return FileLog(name, names, sum(part.events for part in parts), read)
+    return FileLog(name, names, sum(part.slots for part in parts), read)
 
 
 def _first_losses(

@@ -26,7 +26,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.events import NO_ARM, Batch, Key, numbered
+from streamdp.core.events import NO_ARM, Batch, Key
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.grid import UNIT
 from streamdp.core.kinds.feedback import PolicyLearner
@@ -42,16 +42,17 @@ class Piece:
     """Consecutive slots of one partition, as columns."""
 
     partition: int
-    keys: Sequence[Key]  # n
+    keys: Sequence[Key]  # different ones
+    index: Ints  # n: each slot's among them
     offsets: Ints
     played: NDArray[np.int32]  # the arm (with contexts: cell · K + action), or NO_ARM
-    gain: Ints  # 1/2 − loss in grid units
+    gain: NDArray[np.int32]  # 1/2 − loss in grid units
     pscore: Floats  # NaN: none
     clipped: int = 0  # slots with a number outside [0, 1]
 
     def __repr__(self) -> str:
         """Show the size, never the content."""
-        return f"Piece({len(self.keys)} slots of partition {self.partition})"
+        return f"Piece({len(self.index)} slots of partition {self.partition})"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -234,10 +235,9 @@ def joined(
     """A log made of pieces; refused if it is empty."""
     gathered, learners, clipped = Gathered(), dict[tuple[int, Key], int](), 0
     for piece in pieces:
-        keys, index = numbered(piece.keys)
-        rows = [learners.setdefault((piece.partition, key), len(learners)) for key in keys]
-        row, gain = np.array(rows, dtype=np.int32)[index], piece.gain.astype(np.int32)
-        gathered.add((row, piece.offsets, piece.played, gain, piece.pscore))
+        rows = [learners.setdefault((piece.partition, key), len(learners)) for key in piece.keys]
+        row = np.array(rows, dtype=np.int32)[piece.index]
+        gathered.add((row, piece.offsets, piece.played, piece.gain, piece.pscore))
         clipped += piece.clipped
     if not learners:
         raise InvalidConfig(name, "empty", expected="at least one record", got="none")

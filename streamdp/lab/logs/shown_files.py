@@ -13,26 +13,30 @@
 Columns may have other names (`Names`). All others are ignored. A row that cannot be used is an
 error that names the row. With `on_bad = "null"` it counts as it would live: an unknown action is no
 arm, an unusable outcome is the loss 1/2. Numbers outside [0, 1] are clipped, and counted.
+
+A log may be several files, and of object stores. Its parts (row groups, or as many lines) are read
+by workers (`lab.workers`) and joined in the log's order.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamdp.core.events import NO_ARM, Key
+from streamdp.core.events import NO_ARM, Key, numbered
 from streamdp.core.evidence.contexts import OTHER, Contexts, level
 from streamdp.core.grid import as_float32, centred_gains
-from streamdp.lab.logs import LINES, TABLES, ReadOptions, need_pyarrow
-from streamdp.lab.logs.lines import lines_of
-from streamdp.lab.logs.log import numbered_actions, wrong
+from streamdp.lab.logs import LINES, TABLES, ReadOptions, ending, files_of, need_pyarrow
+from streamdp.lab.logs.lines import Lines, lines_of
+from streamdp.lab.logs.log import OnBad, numbered_actions, wrong
 from streamdp.lab.logs.shown import (
     Piece,
     ShownLog,
@@ -42,6 +46,10 @@ from streamdp.lab.logs.shown import (
     with_positions,
 )
 from streamdp.lab.logs.stages import Watch, unwatched
+from streamdp.lab.workers import IN_PROCESS, Workers
+
+if TYPE_CHECKING:
+    from streamdp.lab.logs.table import Rows
 
 CSV = ".csv"
 
@@ -64,56 +72,149 @@ Names = Mapping[str, str]
 """What a file calls its columns, by our names; a column that is left out has our name."""
 
 
-def holds_feedback(path: Path, names: Names = {}) -> bool:  # noqa: B006 - never changed
+def holds_feedback(file: str, names: Names = {}) -> bool:  # noqa: B006 - never changed
     """Whether a file holds shown actions, by its columns or its first line."""
-    kind = path.suffix.lower()
+    kind = ending(file)
     if kind in LINES:
-        return names.get(ACTION, ACTION) in _first_line(path)
+        return names.get(ACTION, ACTION) in _first_line(file)
     if kind in TABLES:
-        columns = set(_arrow_names(path))
+        columns = set(_arrow_names(file))
         contents = {names.get(name, name) for name in CONTENTS}
         return names.get(ACTION, ACTION) in columns and bool(columns & contents)
     return False
 
 
-def open_file(
-    path: Path,
+def open_shown(
+    source: str,
     how: ReadOptions,
     *,
     names: Names = {},  # noqa: B006 - never changed
     fields: Fields = None,
     watch: Watch = unwatched,
+    workers: Workers = IN_PROCESS,
 ) -> ShownLog:
-    """The log in a file, which is read twice where it says its actions, places or levels itself."""
+    """The log in files, which are read twice where they say actions, places or levels themselves.
+
+    A source is a path, an address of an object store, or a pattern of either.
+    """
     called = {name: names.get(name, name) for name in COLUMNS}
     if fields is not None:
         called |= _called(fields, names)
-    seen = _Seen.of(path, how, called, fields, watch)
+    files = _Files.of(source, how, called, watch, workers)
+    seen = files.seen(fields)
     content = seen.content(called)
     actions = seen.actions(how)
     contexts = None if fields is None else seen.declared(fields, called)
-
-    def pieces() -> Iterator[Piece]:
-        for table in _tables(path, how, called, watch):
-            whole, several = seen.filled(table), len(seen.places) > 1
-            yield from _pieces(whole, actions, content, contexts, how, several)
-
-    return joined(str(path), actions, pieces(), contexts)
+    pieces = files.map(
+        partial(
+            _pieces,
+            seen=seen.bare(),
+            actions=actions,
+            content=content,
+            contexts=contexts,
+            several=len(seen.places) > 1,
+        )
+    )
+    return joined(source, actions, pieces, contexts)
 
 
 def open_cells(
-    path: Path, how: ReadOptions, fields: Contexts | tuple[str, ...], names: Names, watch: Watch
+    source: str,
+    how: ReadOptions,
+    fields: Contexts | tuple[str, ...],
+    names: Names,
+    watch: Watch,
+    workers: Workers = IN_PROCESS,
 ) -> tuple[SlotCells, tuple[str, ...]]:
-    """The cell of each row of a file of losses, and the columns that say them."""
-    if path.suffix.lower() not in (*LINES, *TABLES):
+    """The cell of each row of a log of losses, and the columns that say them."""
+    if (kind := ending(source)) not in (*LINES, *TABLES):
         expected = ".ndjson, .jsonl, .parquet, .arrow, .feather or .csv: they have columns"
-        raise wrong(str(path), "no contexts", expected=expected, got=path.suffix or "no ending")
+        raise wrong(source, "no contexts", expected=expected, got=kind or "no ending")
     called = _called(fields, names)
-    seen = _Seen.of(path, how, called, fields, watch)
+    files = _Files.of(source, how, called, watch, workers)
+    seen = files.seen(fields)
     contexts = seen.declared(fields, called)
-    tables = map(seen.filled, _tables(path, how, called, watch))
-    cells = [_cells(contexts, table.columns, len(table)) for table in tables]
-    return SlotCells(contexts, np.concatenate(cells)), tuple(called.values())
+    cells = files.map(partial(_cells_of, seen=seen.bare(), contexts=contexts))
+    return SlotCells(contexts, np.concatenate([*cells])), tuple(called.values())
+
+
+T = TypeVar("T")
+Part: TypeAlias = "Lines | Rows"
+"""Rows that are read by themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """The files of a log, and how they are read."""
+
+    source: str
+    parts: Sequence[Part]
+    how: ReadOptions
+    called: Names
+    watch: Watch
+    workers: Workers
+
+    @classmethod
+    def of(
+        cls, source: str, how: ReadOptions, called: Names, watch: Watch, workers: Workers
+    ) -> _Files:
+        """Those that a path, an address or a pattern names."""
+        parts: list[Part] = []
+        for file in files_of(source):
+            first = sum(part.slots for part in parts)
+            if ending(file) in LINES:
+                parts += lines_of(Path(file), first=first)
+            else:
+                from streamdp.lab.logs.table import rows_of
+
+                parts += rows_of(file, first=first)
+        if not parts:
+            raise wrong(source, "empty", expected="at least one row", got="none")
+        return cls(source, parts, how, called, watch, workers)
+
+    def map(self, work: Callable[[_Table], list[T]], called: Names | None = None) -> Iterator[T]:
+        """What some work makes of the rows, some thousands at a time, in the log's order."""
+        tell, done = self.watch(f"reading {self.source}, rows", self.slots), 0
+        named = self.called if called is None else called
+        if not self.workers.apart:
+            for part in self.parts:
+                for table in _tables(part, named, self.how):
+                    yield from work(table)
+                    tell(table.rows.stop)
+            return
+        on_part = partial(_worked, work=work, called=named, how=self.how)
+        for part, found in zip(self.parts, self.workers.map(on_part, self.parts), strict=True):
+            yield from found
+            done += part.slots
+            tell(done)
+
+    @property
+    def slots(self) -> int:
+        """The number of rows."""
+        return sum(part.slots for part in self.parts)
+
+    def seen(self, fields: Fields) -> _Seen:
+        """What the files say themselves."""
+        named = _names_of(fields) if isinstance(fields, tuple) else []
+        asked = {POSITION, *(_OF_FIELD + name for name in named)}
+        asked |= {ACTION} if self.how.actions is None else set()
+        seen, called = _Seen(self.source), self.called
+        if not (lines := isinstance(self.parts[0], Lines)):
+            for file in dict.fromkeys(part.file for part in self.parts):
+                theirs = set(_arrow_names(file))
+                seen.there |= {name for name, of in called.items() if of in theirs}
+            called = {name: called[name] for name in seen.there & asked}
+        if called:
+            for part in self.map(partial(_said, asked=asked, lines=lines), called):
+                seen.add(part)
+        return seen
+
+
+def _worked(
+    part: Part, *, work: Callable[[_Table], list[T]], called: Names, how: ReadOptions
+) -> list[T]:
+    """What some work makes of the rows of a part."""
+    return [found for table in _tables(part, called, how) for found in work(table)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +225,7 @@ class _Table:
     columns: Columns
     rows: range
     lines: Sequence[int] | None  # the line numbers; None: count rows from 0
+    on_bad: OnBad
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -144,29 +246,17 @@ class _Seen:
     places: set[object] = field(default_factory=set)
     levels: dict[str, set[Any]] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, path: Path, how: ReadOptions, called: Names, fields: Fields, watch: Watch) -> _Seen:
-        seen, lines = cls(str(path)), path.suffix.lower() in LINES
-        named = _names_of(fields) if isinstance(fields, tuple) else []
-        asked = {POSITION, *(_OF_FIELD + name for name in named)}
-        asked |= {ACTION} if how.actions is None else set()
-        if not lines:
-            theirs = set(_arrow_names(path))
-            seen.there = {name for name, of in called.items() if of in theirs}
-            called = {name: called[name] for name in seen.there & asked}
-        for table in _tables(path, how, called, watch) if called else ():
-            for name, column in table.columns.items():
-                seen.there.add(name)
-                if name == POSITION:
-                    _check_kind(column, (int, type(None)), POSITION, table)
-                    seen.places.update(column)
-                elif name == ACTION and name in asked:
-                    seen.shown.update(shown for shown in column if isinstance(shown, str | int))
-                elif name in asked:
-                    seen.levels.setdefault(name, set()).update(map(level, column))
-            if lines and POSITION not in table.columns:
-                seen.places.add(None)
-        return seen
+    def add(self, more: _Seen) -> None:
+        """Add what other rows say."""
+        self.there |= more.there
+        self.shown |= more.shown
+        self.places |= more.places
+        for name, levels in more.levels.items():
+            self.levels.setdefault(name, set()).update(levels)
+
+    def bare(self) -> _Seen:
+        """The columns alone."""
+        return _Seen(self.file, self.there)
 
     def filled(self, table: _Table) -> _Table:
         """Rows with all columns that the file has."""
@@ -228,11 +318,32 @@ def _called(fields: Contexts | tuple[str, ...], names: Names) -> dict[str, str]:
     return {CONTEXT: CONTEXT, **{_OF_FIELD + of: names.get(of, of) for of in _names_of(fields)}}
 
 
-def _tables(path: Path, how: ReadOptions, called: Names, watch: Watch) -> Iterator[_Table]:
-    """The rows of a file, some thousands at a time."""
-    if path.suffix.lower() in LINES:
-        return _lines(path, how, called, watch)
-    return _arrow_columns(path, called, watch)
+def _said(table: _Table, *, asked: set[str], lines: bool) -> list[_Seen]:
+    """What some rows say of actions, places and levels."""
+    seen = _Seen(table.file)
+    for name, column in table.columns.items():
+        seen.there.add(name)
+        if name == POSITION:
+            _check_kind(column, (int, type(None)), POSITION, table)
+            seen.places.update(column)
+        elif name == ACTION and name in asked:
+            seen.shown.update(shown for shown in column if isinstance(shown, str | int))
+        elif name in asked:
+            seen.levels.setdefault(name, set()).update(map(level, column))
+    if lines and POSITION not in table.columns:
+        seen.places.add(None)
+    return [seen]
+
+
+def _tables(part: Part, called: Names, how: ReadOptions) -> Iterator[_Table]:
+    """The rows of a part, some thousands at a time."""
+    return (
+        _lines(part, how, called) if isinstance(part, Lines) else _arrow_columns(part, how, called)
+    )
+
+
+def _cells_of(table: _Table, *, seen: _Seen, contexts: Contexts) -> list[NDArray[np.int64]]:
+    return [_cells(contexts, seen.filled(table).columns, len(table))]
 
 
 def _names_of(fields: Contexts | tuple[str, ...]) -> list[str]:
@@ -255,18 +366,20 @@ def _cell(contexts: Contexts, written: object) -> int:
 
 def _pieces(
     rows: _Table,
+    *,
+    seen: _Seen,
     actions: tuple[str, ...],
     content: str,
     contexts: Contexts | None,
-    how: ReadOptions,
     several: bool,
-) -> Iterator[Piece]:
+) -> list[Piece]:
     """Rows of a file, one piece for each run of rows of one partition."""
+    rows = seen.filled(rows)
     n, table = len(rows), rows.columns
     played = arms_of(actions, table[ACTION])
     outcome = _numbers(table[content])
     propensity = _numbers(table[PSCORE]) if PSCORE in table else np.full(n, np.nan)
-    if how.on_bad == "refuse":
+    if rows.on_bad == "refuse":
         _check(played, outcome, propensity if PSCORE in table else None, content, rows)
     if contexts is not None:
         cells = _cells(contexts, table, n)
@@ -282,17 +395,19 @@ def _pieces(
     offsets = np.arange(rows.rows.start, rows.rows.stop) if offsets is None else offsets
     partitions = np.zeros(n, dtype=np.int64) if partitions is None else partitions
     starts = np.flatnonzero(np.diff(partitions, prepend=-1)).tolist()
-    for begin, end in zip(starts, [*starts[1:], n], strict=True):
-        part = slice(begin, end)
-        yield Piece(
-            int(partitions[begin]),
-            keys[part],
+    parts = [slice(*ends) for ends in zip(starts, [*starts[1:], n], strict=True)]
+    return [
+        Piece(
+            int(partitions[part.start]),
+            *numbered(keys[part]),
             offsets[part],
             played[part],
-            gain[part],
+            gain[part].astype(np.int32),
             propensity[part],
             int(outside[part].sum()),
         )
+        for part in parts
+    ]
 
 
 def _check(
@@ -347,8 +462,8 @@ def _whole(rows: _Table, name: str) -> NDArray[np.int64] | None:
 # -- JSON lines ----------------------------------------------------------------------------------
 
 
-def _first_line(path: Path) -> Mapping[str, object]:
-    with path.open("rb") as file:
+def _first_line(path: str) -> Mapping[str, object]:
+    with Path(path).open("rb") as file:
         for text in file:
             if not text.isspace():
                 try:
@@ -359,26 +474,23 @@ def _first_line(path: Path) -> Mapping[str, object]:
     return {}
 
 
-def _lines(path: Path, how: ReadOptions, called: Names, watch: Watch) -> Iterator[_Table]:
+def _lines(part: Lines, how: ReadOptions, called: Names) -> Iterator[_Table]:
     """The members of lines as columns; a column that none of some lines has is left out there."""
-    tell = watch(f"reading {path}, bytes", path.stat().st_size)
-    for lines in lines_of(path):
-        tell(lines.begin)
-        for texts, numbers, rows in lines.read():
-            events = [_event(text) for text in texts]
-            if None in events and how.on_bad == "refuse":
-                where = f"{path}: line {numbers[events.index(None)]}"
-                raise wrong(where, "is not an event", expected="a JSON object", got="other text")
-            columns = {
-                name: [None if event is None else event.get(of) for event in events]
-                for name, of in called.items()
-            }
-            kept = {
-                name: column
-                for name, column in columns.items()
-                if any(value is not None for value in column)
-            }
-            yield _Table(str(path), kept, rows, numbers)
+    for texts, numbers, rows in part.read():
+        events = [_event(text) for text in texts]
+        if None in events and how.on_bad == "refuse":
+            where = f"{part.file}: line {numbers[events.index(None)]}"
+            raise wrong(where, "is not an event", expected="a JSON object", got="other text")
+        columns = {
+            name: [None if event is None else event.get(of) for event in events]
+            for name, of in called.items()
+        }
+        kept = {
+            name: column
+            for name, column in columns.items()
+            if any(value is not None for value in column)
+        }
+        yield _Table(part.file, kept, rows, numbers, how.on_bad)
 
 
 def _event(text: bytes) -> dict[str, Any] | None:
@@ -399,36 +511,30 @@ def _check_kind(values: Sequence[Any], kinds: tuple[type, ...], name: str, where
 # -- CSV, Parquet and Arrow ----------------------------------------------------------------------
 
 
-def _arrow_names(path: Path) -> list[str]:
-    need_pyarrow(str(path))
+def _arrow_names(file: str) -> list[str]:
+    need_pyarrow(file)
     from streamdp.lab.logs.table import schema_of
 
-    if path.suffix.lower() == CSV:
-        with path.open(newline="", encoding="utf-8", errors="replace") as file:
-            return next(csv.reader(file), [])
-    names: list[str] = schema_of(str(path))[0].names
+    if ending(file) == CSV:
+        with Path(file).open(newline="", encoding="utf-8", errors="replace") as text:
+            return next(csv.reader(text), [])
+    names: list[str] = schema_of(file)[0].names
     return names
 
 
-def _arrow_columns(path: Path, called: Names, watch: Watch) -> Iterator[_Table]:
+def _arrow_columns(part: Rows, how: ReadOptions, called: Names) -> Iterator[_Table]:
     """The columns that the file has, by our names."""
-    from streamdp.lab.logs.table import rows_of
-
-    there, done = _arrow_names(path), 0
+    there, done = _arrow_names(part.file), part.first
     named = {name: theirs for name, theirs in called.items() if theirs in there}
     texts = [theirs for name, theirs in called.items() if name == KEY or CONTEXT in name]
-    parts = [*rows_of(str(path))]
-    tell = watch(f"reading {path}, rows", sum(part.slots for part in parts))
-    for part in parts:
-        for batch in part.batches([*named.values()], portion=_ROWS, texts=texts):
-            columns = {name: batch.column(theirs).to_pylist() for name, theirs in named.items()}
-            if path.suffix.lower() == CSV:  # one text makes texts of a whole column
-                for name in {*CONTENTS, PSCORE} & columns.keys():
-                    columns[name] = [_number_in(value) for value in columns[name]]
-            rows = range(done, done + batch.num_rows)
-            yield _Table(str(path), columns, rows, None)
-            done = rows.stop
-            tell(done)
+    for batch in part.batches([*named.values()], portion=_ROWS, texts=texts):
+        columns = {name: batch.column(theirs).to_pylist() for name, theirs in named.items()}
+        if ending(part.file) == CSV:  # one text makes texts of a whole column
+            for name in {*CONTENTS, PSCORE} & columns.keys():
+                columns[name] = [_number_in(value) for value in columns[name]]
+        rows = range(done, done + batch.num_rows)
+        yield _Table(part.file, columns, rows, None, how.on_bad)
+        done = rows.stop
 
 
 def _number_in(value: Any) -> Any:

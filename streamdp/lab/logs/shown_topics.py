@@ -17,6 +17,7 @@ import numpy as np
 
 from streamdp.assembly.public import FILTER_HEADER
 from streamdp.core.arrays import Floats
+from streamdp.core.events import numbered
 from streamdp.lab.logs import ReadOptions
 from streamdp.lab.logs.log import wrong
 from streamdp.lab.logs.shown import Piece, ShownLog, joined
@@ -65,10 +66,10 @@ def _piece(records: Records, format_: Format, pscore: str) -> Piece:
     offsets = np.array(records.offsets, dtype=np.int64)[which]
     return Piece(
         records.partition.number,
-        [records.keys[at] for at in which.tolist()],
+        *numbered([records.keys[at] for at in which.tolist()]),
         offsets,
         read.content["played"],
-        read.content["gain"],
+        read.content["gain"].astype(np.int32),
         _propensities(records.headers, slots.tolist(), pscore, framed=format_.frames),
     )
 

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,7 @@ from pyarrow import fs
 
 from streamdp.core.arrays import Ints
 from streamdp.core.events import Key
-from streamdp.lab.logs import ReadOptions
+from streamdp.lab.logs import ReadOptions, ending
 from streamdp.lab.logs.log import (
     Columns,
     FileLog,
@@ -142,11 +142,6 @@ def schema_of(file: str) -> tuple[Any, int]:
                 return reader.schema, 0
         table = _mapped(file)[0]
         return table.schema, table.num_rows
-
-
-def ending(file: str) -> str:
-    """The kind of a file, by the end of its name."""
-    return PurePath(file).suffix.lower()
 
 
 def _opened(file: str) -> Any:
