@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         TransportLost,
     )
     from streamdp.core.events import Batch
+    from streamdp.core.kinds.estimates import Estimate, estimate
     from streamdp.core.learners import RECIPES, Leader, PolicyLearner, learner_of, recipe
     from streamdp.core.learners.feedback import (
         FEEDBACK_RECIPES,
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
     from streamdp.core.learners.prefix_softmax import prefix_softmax
     from streamdp.core.learners.remembering_leader import remembering_leader
     from streamdp.core.randomness import SeededRandomness, SystemRandomness
-    from streamdp.core.regret import Estimate, estimate
     from streamdp.core.releases import Identity, Release, Releases
     from streamdp.core.schedule import Schedule, capped, dyadic, geometric, restarting
 
@@ -118,6 +118,7 @@ _HOMES = {
         "TransportLost",
     ),
     "streamdp.core.events": ("Batch",),
+    "streamdp.core.kinds.estimates": ("Estimate", "estimate"),
     "streamdp.core.learners": ("RECIPES", "Leader", "PolicyLearner", "learner_of", "recipe"),
     "streamdp.core.learners.feedback": (
         "FEEDBACK_RECIPES",
@@ -125,7 +126,6 @@ _HOMES = {
         "feedback_recipe",
     ),
     "streamdp.core.randomness": ("SeededRandomness", "SystemRandomness"),
-    "streamdp.core.regret": ("Estimate", "estimate"),
     "streamdp.core.releases": ("Identity", "Release", "Releases"),
     "streamdp.core.schedule": ("Schedule", "capped", "dyadic", "geometric", "restarting"),
 }

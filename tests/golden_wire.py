@@ -17,7 +17,7 @@ import numpy as np
 
 from streamdp.core.events import Key
 from streamdp.core.evidence.contexts import Contexts
-from streamdp.core.regret import estimate
+from streamdp.core.kinds.estimates import estimate
 from streamdp.core.releases import Identity, Release
 from streamdp.testing.formats import HOSTILE
 from streamdp.wire import configure, state

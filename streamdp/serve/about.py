@@ -10,8 +10,10 @@ from math import log, sqrt
 
 from streamdp.client import Names, Source
 from streamdp.core.evidence.contexts import Contexts
+from streamdp.core.kinds.estimates import Estimate
 from streamdp.core.kinds.kind import Kind
-from streamdp.core.regret import Estimate, bound_of, full_charge
+from streamdp.core.kinds.tariff import full_charge
+from streamdp.core.regret import bound_of
 from streamdp.ports import StreamTopics
 
 NO_FALLBACK = ""

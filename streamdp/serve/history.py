@@ -33,8 +33,8 @@ from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import OPENING, Key
 from streamdp.core.evidence.experiment import Experiment
 from streamdp.core.evidence.policies import ReleasedSums, gains_and_counts
+from streamdp.core.kinds.estimates import ESTIMATES
 from streamdp.core.kinds.kind import Kind
-from streamdp.core.regret import ESTIMATES
 from streamdp.ports import Published
 from streamdp.serve.policy_history import MOST_BLOCKS, PolicyHistory
 from streamdp.wire.lines import ENDS_BLOCK, CarriedOver, Charge

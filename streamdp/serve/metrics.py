@@ -22,7 +22,7 @@ from prometheus_client.core import Metric
 
 from streamdp import __version__
 from streamdp.client import Condition
-from streamdp.core.regret import ESTIMATES
+from streamdp.core.kinds.estimates import ESTIMATES
 from streamdp.serve.about import About
 from streamdp.serve.families import counter, gauge, histogram
 from streamdp.serve.history import StreamReleases

@@ -25,7 +25,7 @@ from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.experiment import Experiment
 from streamdp.core.evidence.policies import ReleasedSums, gains_and_counts
 from streamdp.core.evidence.policy import PARTS
-from streamdp.core.regret import ESTIMATES
+from streamdp.core.kinds.estimates import ESTIMATES
 from streamdp.ports import Key
 from streamdp.serve.about import NO_FALLBACK, About
 from streamdp.serve.history import KeyHistory, NoisyMean, StreamReleases

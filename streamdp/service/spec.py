@@ -14,11 +14,12 @@ from streamdp import __version__
 from streamdp.core.engine import configuration_digest, row_layout
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import Carried, Key
-from streamdp.core.kinds.kind import Kind, tariff
+from streamdp.core.kinds.estimates import Estimate
+from streamdp.core.kinds.kind import Kind
 from streamdp.core.kinds.recipe import config_of
+from streamdp.core.kinds.tariff import full_charge, tariff
 from streamdp.core.learners.recipes import package_of, written
 from streamdp.core.randomness import Randomness
-from streamdp.core.regret import Estimate, full_charge
 from streamdp.ports import StreamTopics
 from streamdp.service.quarantine import Quarantine
 from streamdp.service.settings import Start

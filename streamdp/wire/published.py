@@ -72,7 +72,7 @@ from streamdp.wire.lines import (
 )
 
 if TYPE_CHECKING:
-    from streamdp.core.regret import Estimate
+    from streamdp.core.kinds.estimates import Estimate
 
 INTEGER_WIDTH = 20
 """The most characters of an int64 in JSON: a sign and 19 digits."""

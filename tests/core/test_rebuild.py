@@ -15,7 +15,7 @@ from streamdp.core import snapshot
 from streamdp.core.arrays import Field
 from streamdp.core.bank import Bank
 from streamdp.core.events import After, Batch, Carried, Key
-from streamdp.core.kinds import kind as kind_module
+from streamdp.core.kinds import tariff as tariff_module
 from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from streamdp.core.releases import Identity, RecordedReleases, Release
 from streamdp.lab.learners.follow_the_leader import follow_the_leader
@@ -429,7 +429,7 @@ def test_are_the_charges_before_a_save_booked_again(
     schedule: sd.Schedule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Estimates are charged from a length on: the ledger of a rebuilt engine is the old one's."""
-    monkeypatch.setattr(kind_module, "_AT_ONCE", 3)  # a few blocks at a time instead of a million
+    monkeypatch.setattr(tariff_module, "_AT_ONCE", 3)  # a few blocks at a time instead of a million
     learner = sd.incumbent_leader(actions=ACTIONS, epsilon="1/2", schedule=schedule)
     machine = engine(learner)
     generator = np.random.default_rng(2)

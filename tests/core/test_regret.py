@@ -12,17 +12,15 @@ from hypothesis import strategies as st
 
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.grid import UNIT
+from streamdp.core.kinds.estimates import ESTIMATES, Estimate, estimate
 from streamdp.core.learners import Leader, learner_of
 from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from streamdp.core.noise import discrete_laplace
 from streamdp.core.randomness import SeededRandomness
 from streamdp.core.regret import (
-    ESTIMATES,
     Bound,
-    Estimate,
     bound_of,
     deterministic_lower_bound,
-    estimate,
     leader_bound,
     lower_bound,
     prefix_softmax_bound,

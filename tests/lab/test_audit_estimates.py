@@ -16,11 +16,11 @@ from streamdp.core.engine import Engine, rebuild
 from streamdp.core.engine.releasing import Fresh, FromRecord
 from streamdp.core.events import ACTION
 from streamdp.core.kinds import losses
-from streamdp.core.kinds.kind import Tariff
+from streamdp.core.kinds.estimates import ESTIMATES, Estimate, estimate
+from streamdp.core.kinds.tariff import Tariff
 from streamdp.core.learners import Leader, learner_of
 from streamdp.core.noise import discrete_laplace
 from streamdp.core.randomness import Bits, Purpose, SeededRandomness
-from streamdp.core.regret import ESTIMATES, Estimate, estimate
 from streamdp.core.schedule import Schedule
 from streamdp.lab.audit import Memo, audit_kind, sample
 from streamdp.lab.audit.exposure import designs, exposed

@@ -13,8 +13,8 @@ from streamdp.core.engine import Engine
 from streamdp.core.engine.releasing import FromRecord
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import Batch, Key
+from streamdp.core.kinds.estimates import estimate
 from streamdp.core.learners import Leader, learner_of
-from streamdp.core.regret import estimate
 from streamdp.core.releases import Releases
 from streamdp.lab.audit import audit_kind, leaks
 from streamdp.lab.audit.interference import each_leak

@@ -23,11 +23,11 @@ import pytest
 
 from streamdp.client import choosing
 from streamdp.core.evidence.contexts import Contexts
+from streamdp.core.kinds.estimates import estimate
 from streamdp.core.kinds.kind import Kind
 from streamdp.core.learners import Leader, learner_of
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
 from streamdp.core.randomness import SeededRandomness, SystemRandomness
-from streamdp.core.regret import estimate
 from streamdp.lab.audit import (
     Audit,
     Memo,

@@ -16,8 +16,8 @@ from msgspec import structs
 from prometheus_client.parser import text_string_to_metric_families
 
 import streamdp as sd
+from streamdp.core.kinds.estimates import ESTIMATES, Estimate
 from streamdp.core.kinds.kind import Kind
-from streamdp.core.regret import ESTIMATES, Estimate
 from streamdp.serve.history import StreamReleases
 from streamdp.serve.metrics import CONTENT_TYPE
 from streamdp.service.operations import metrics

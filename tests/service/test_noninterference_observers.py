@@ -19,7 +19,7 @@ import pytest
 
 import streamdp as sd
 from streamdp.core.arrays import Ints
-from streamdp.core.regret import Estimate
+from streamdp.core.kinds.estimates import Estimate
 from streamdp.lab.audit.script import Script, ScriptedRandomness, key_of
 from streamdp.serve.about import About
 from streamdp.service.spec import StreamSpec

@@ -26,12 +26,13 @@ from streamdp.core.engine.rebuilding import Rebuilding
 from streamdp.core.engine.releasing import Fresh
 from streamdp.core.events import ACTION, Batch, Key
 from streamdp.core.grid import UNIT, Quantiser, quantise
-from streamdp.core.kinds.kind import BitsOf, Kind, Tariff
+from streamdp.core.kinds.estimates import Estimate, estimate
+from streamdp.core.kinds.kind import BitsOf, Kind
 from streamdp.core.kinds.losses import LossAdder, LossContents
+from streamdp.core.kinds.tariff import Tariff
 from streamdp.core.learners import Leader, learner_of
 from streamdp.core.noise import discrete_laplace
 from streamdp.core.randomness import Bits, CounterBits, Purpose, SystemRandomness
-from streamdp.core.regret import Estimate, estimate
 from streamdp.core.releases import Releases
 from streamdp.core.schedule import Schedule
 from streamdp.core.segments import BatchSlots

@@ -1,7 +1,7 @@
 """Charges: before anything is drawn from a block, its slots are marked paid (P6).
 
 1. A stream that could charge a slot beyond its share of the budget does not start: the tariff
-   (`core.kinds.kind`) is refused when the engine is made. So nothing is refused for the budget
+   (`core.kinds.tariff`) is refused when the engine is made. So nothing is refused for the budget
    while it runs. What is left to hold is that each block ends once.
 2. `Bank.charged` is, for each row, the *first slot that is not paid*. A block that ends must begin
    there. Its end is the next one. (The number of the block alone would miss gaps and overlaps.)
@@ -31,7 +31,8 @@ from streamdp.core.bank import Bank
 from streamdp.core.engine.plan import Plan
 from streamdp.core.errors import BudgetExceeded
 from streamdp.core.events import Key
-from streamdp.core.kinds.kind import BlockRelease, Tariff
+from streamdp.core.kinds.kind import BlockRelease
+from streamdp.core.kinds.tariff import Tariff
 from streamdp.core.ledger import Run
 from streamdp.core.schedule import Schedule
 

@@ -50,9 +50,10 @@ from streamdp.core.evidence.carrying import Passage
 from streamdp.core.evidence.evidence import InForce, Known
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import as_single, as_vector, centred_gain
-from streamdp.core.kinds.kind import Kind, tariff
+from streamdp.core.kinds.estimates import Estimate
+from streamdp.core.kinds.kind import Kind
+from streamdp.core.kinds.tariff import tariff
 from streamdp.core.randomness import Randomness
-from streamdp.core.regret import Estimate
 from streamdp.core.releases import Releases
 from streamdp.core.segments import BatchSlots
 

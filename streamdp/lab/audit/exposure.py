@@ -22,7 +22,8 @@ from streamdp.core.arrays import Bools, Ints
 from streamdp.core.engine import Engine
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import Batch
-from streamdp.core.kinds.kind import Kind, full_charge
+from streamdp.core.kinds.kind import Kind
+from streamdp.core.kinds.tariff import full_charge
 from streamdp.core.randomness import Purpose
 from streamdp.core.releases import Releases
 from streamdp.lab.audit.neighbours import Neighbours, Slots, neighbours_of

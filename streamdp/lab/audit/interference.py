@@ -15,7 +15,8 @@ import numpy as np
 from streamdp.core.engine import Engine, Rebuilding
 from streamdp.core.errors import StreamdpError
 from streamdp.core.events import Batch, Key
-from streamdp.core.kinds.kind import Kind, full_charge
+from streamdp.core.kinds.kind import Kind
+from streamdp.core.kinds.tariff import full_charge
 from streamdp.core.releases import Release, Releases
 from streamdp.lab.audit.neighbours import Slots, innermost, neighbours_of
 from streamdp.lab.audit.script import Script, Scripted, ScriptedRandomness, key_of

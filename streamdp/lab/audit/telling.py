@@ -13,7 +13,8 @@ from streamdp.core.engine import Engine, Rebuilding
 from streamdp.core.events import OPENING, Carried, Key
 from streamdp.core.evidence.carrying import Passage
 from streamdp.core.evidence.evidence import InForce
-from streamdp.core.kinds.kind import Kind, full_charge
+from streamdp.core.kinds.kind import Kind
+from streamdp.core.kinds.tariff import full_charge
 from streamdp.core.randomness import Randomness
 from streamdp.core.releases import RecordedReleases, Releases
 from streamdp.lab.audit.neighbours import Neighbours, neighbours_of

@@ -10,7 +10,8 @@ from math import inf
 from typing import Any, TypeVar
 
 from streamdp.core.engine import Engine
-from streamdp.core.kinds.kind import Kind, full_charge
+from streamdp.core.kinds.kind import Kind
+from streamdp.core.kinds.tariff import full_charge
 from streamdp.core.randomness import Randomness, SeededRandomness, SystemRandomness
 from streamdp.lab.audit.exposure import (
     Design,

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Self
 
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.evidence.contexts import MOST_ARMS, Contexts
+from streamdp.core.kinds.estimates import Estimate
 from streamdp.core.kinds.kind import Kind
+from streamdp.core.kinds.tariff import full_charge, shares
 from streamdp.core.learners.recipes import CONTEXTS, OBSERVED, kind_of
 from streamdp.core.randomness import Randomness, SeededRandomness, SystemRandomness
-from streamdp.core.regret import Estimate, full_charge, shares
 from streamdp.ports import StreamTopics
 from streamdp.service.config.tables import LearnerTable, StreamTable, options_for, options_of
 from streamdp.wire.feedback import Feedback

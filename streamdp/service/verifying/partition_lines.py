@@ -17,8 +17,8 @@ from msgspec import UNSET
 from streamdp.core.arrays import Bools, Ints, Table
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import After, Key
+from streamdp.core.kinds.estimates import ESTIMATES
 from streamdp.core.ledger import TopicCharges
-from streamdp.core.regret import ESTIMATES
 from streamdp.ports import StreamTopics
 from streamdp.service.verifying.charged import BookedCharges, ChargeNumbers
 from streamdp.service.verifying.shown import ShownLines

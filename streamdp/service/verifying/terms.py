@@ -19,8 +19,8 @@ from streamdp.core.arrays import Bools, Ints, Table
 from streamdp.core.calibration import permute_and_flip_charge
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import ACTION, OPENING, SUMS, Key
+from streamdp.core.kinds.estimates import ESTIMATES, estimate
 from streamdp.core.kinds.kind import BlockRelease
-from streamdp.core.regret import ESTIMATES, estimate
 from streamdp.core.releases import Identity, Release
 from streamdp.core.selection import Smallest
 from streamdp.ports import StreamTopics

@@ -1,9 +1,11 @@
 """Theorems about regret: functions of public numbers, which may be shown to anyone.
 
-Nothing here is estimated. A gap Δ (how much worse the second-best action is in the mean) is
-configured; without one, bounds hold for all gaps. All upper bounds are for losses in [0,1] that are
-independent and identically distributed over time, and bound the expected pseudo-regret
-Σ_t E[Δ_{A_t}].
+Nothing here is measured. Estimates (`core.kinds.estimates`) are: noisy releases, charged to their
+slots like any other release. Exact regret `streamdp replay` computes offline, from a log of losses.
+
+A gap Δ (how much worse the second-best action is in the mean) is configured; without one, bounds
+hold for all gaps. All upper bounds are for losses in [0,1] that are independent and identically
+distributed over time, and bound the expected pseudo-regret Σ_t E[Δ_{A_t}].
 
 There are *printed* theorems with their constants, and `bound_of`, our own evaluation of the same
 argument (Hoeffding, the noise's tail, a union over actions) for a learner's actual blocks, which
