@@ -60,7 +60,7 @@ class Begins(Enum):
     ANEW = "anew"  # nothing is carried: the option says so, or the state is not the newest
 
 
-class Inherited(MutableMapping[Key, Carried]):
+class Heritage(MutableMapping[Key, Carried]):
     """What keys carry over when they open.
 
     Of most keys it follows from the public columns of their saved rows, and is made when it is
@@ -70,14 +70,14 @@ class Inherited(MutableMapping[Key, Carried]):
     def __init__(self) -> None:
         """Nothing yet."""
         self._made: dict[Key, Carried] = {}
-        self._rows: list[_Bequest] = []
+        self._rows: list[_CarriedRows] = []
 
-    def adopt(self, other: Inherited) -> None:
+    def adopt(self, other: Heritage) -> None:
         """Take in what another one has."""
         self._made |= other._made
         self._rows += other._rows
 
-    def add(self, rows: _Bequest, made: Mapping[Key, Carried]) -> None:
+    def add(self, rows: _CarriedRows, made: Mapping[Key, Carried]) -> None:
         """Add what the keys of one epoch carry over."""
         self._rows.append(rows)
         self._made |= made
@@ -118,11 +118,11 @@ class Inherited(MutableMapping[Key, Carried]):
 
 
 @dataclass(slots=True)
-class Heritage:
+class CarriedEntries:
     """What keys carry over when they open, and the entries of the state that hold it."""
 
-    carried: Inherited = field(default_factory=Inherited, repr=False)
-    rows: list[_Bequest] = field(default_factory=list, repr=False)
+    carried: Heritage = field(default_factory=Heritage, repr=False)
+    rows: list[_CarriedRows] = field(default_factory=list, repr=False)
     releases: dict[Key, list[bytes]] = field(default_factory=dict, repr=False)
     gone: list[bytes] = field(default_factory=list, repr=False)  # entries to delete
 
@@ -166,7 +166,7 @@ def runs(pairs: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
         yield run
 
 
-def heritage(
+def carried_entries(
     spec: StreamSpec,
     partition: int,
     saved: SavedState,
@@ -174,7 +174,7 @@ def heritage(
     begins: Begins,
     waiting: set[bytes],
     opened_now: Callable[[Key], bool],
-) -> Heritage:
+) -> CarriedEntries:
     """What the keys of a partition carry over into the epoch that begins, or is under way.
 
     `opened_now` tells whether a key has opened in the latter, beside the keys in `saved`.
@@ -182,7 +182,7 @@ def heritage(
     `waiting`: recorded releases that are still to be published; they are deleted after that, as
     always.
     """
-    result, entries = Heritage(), Entries(spec.name, partition)
+    result, entries = CarriedEntries(), Entries(spec.name, partition)
     sources = dict(saved.older)
     opened: list[Container[Key]] = []
     if begins is Begins.NOT:
@@ -224,7 +224,7 @@ def _carried(
     source: EpochEntries,
     opened: Sequence[Container[Key]],
     entries: Entries,
-) -> tuple[_Bequest, dict[Key, Carried]]:
+) -> tuple[_CarriedRows, dict[Key, Carried]]:
     """What is carried over from an epoch, for keys that have not opened since: by keys whose row
     says it, and by others."""
     assert source.learner is not None
@@ -236,7 +236,7 @@ def _carried(
         for key, of in newest.items()
         if of is not None and not any(key in some for some in opened)
     }
-    rows = _Bequest(epoch, loaded, passage, partial(entries.row, epoch=epoch))
+    rows = _CarriedRows(epoch, loaded, passage, partial(entries.row, epoch=epoch))
     rows.begin([newest, *opened])
     return rows, {key: of for key, of in known.items() if of is not None}
 
@@ -315,7 +315,7 @@ class LearnerBefore:
         return None if after is None or known is None else (after, known)
 
 
-class _Bequest:
+class _CarriedRows:
     """What the keys of one epoch's saved rows carry over, as columns, until they have opened."""
 
     def __init__(

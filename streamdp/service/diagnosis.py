@@ -35,9 +35,9 @@ from streamdp.service.charges_by_others import ChargesByOthers, ChargesByOthersO
 from streamdp.service.spec import StreamSpec
 from streamdp.service.taking import (
     Decision,
+    carried_entries_at,
     check_configuration,
     epochs_of_no_partition,
-    heritage_at,
     of_configuration,
     open_partition,
     scope,
@@ -186,7 +186,7 @@ async def _partition(
         remedy = "raise retention now"
         text = f"commit {point.commit_seq}, {point.rows} learners, {text}"
         if decision.saved.older and (
-            carry := len(heritage_at(stream, partition, decision).carried)
+            carry := len(carried_entries_at(stream, partition, decision).carried)
         ):
             text += f"; {carry} keys of earlier epochs open with their next record, and carry over"
     headroom = point.low_water - taken.first_offset
@@ -205,15 +205,15 @@ async def _partition(
 
 def _carried(spec: StreamSpec, partition: Partition, decision: Decision) -> str:
     """How many keys would carry something over into an epoch that begins."""
-    heritage, saved = heritage_at(spec, partition, decision), decision.saved
+    entries, saved = carried_entries_at(spec, partition, decision), decision.saved
     epochs = [saved.now, *saved.older.values()]
     keys = {key for e in epochs for key in (*e.rows, *(name.key for name in e.releases))}
     if not decision.carries:
         disagree = "the state is damaged, or its ledger ends with another line"
         why = disagree if spec.carry else "carry = false"
         return f", where {len(keys)} keys open like new ones: {why}"
-    text = f", with what is public of {len(heritage.carried)} of {len(keys)} keys"
-    if len(heritage.carried) < len(keys):
+    text = f", with what is public of {len(entries.carried)} of {len(keys)} keys"
+    if len(entries.carried) < len(keys):
         text += "; the others open like new ones (their actions are gone)"
     return text
 

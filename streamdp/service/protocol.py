@@ -40,7 +40,7 @@ from streamdp.service.input_fingerprint import NewestRecord, of_input
 from streamdp.service.saved_entries import SavedEntries
 from streamdp.service.settings import Pace
 from streamdp.service.spec import StreamSpec
-from streamdp.service.taking import Decision, check_alone, heritage_at, open_partition
+from streamdp.service.taking import Decision, carried_entries_at, check_alone, open_partition
 from streamdp.wire.entries import Entries, release_entry
 from streamdp.wire.lines import ENDS_BLOCK
 from streamdp.wire.recording import ReadyReleases, record_all
@@ -97,10 +97,12 @@ class Restoring:
         continues = self.decision.new_epoch is None
         saved = self.decision.saved
         self._input_fingerprint = of_input(spec.topics, partition, taken, saved.checkpoint)
-        self.heritage = heritage_at(self.spec, partition, self.decision, opened=entries.opened)
-        entries.heritage.adopt(self.heritage.carried)
-        self.heritage.carried = entries.heritage
-        self.heritage.gone += entries.behind
+        self.carried_entries = carried_entries_at(
+            self.spec, partition, self.decision, opened=entries.opened
+        )
+        entries.heritage.adopt(self.carried_entries.carried)
+        self.carried_entries.carried = entries.heritage
+        self.carried_entries.gone += entries.behind
         point = saved.checkpoint
         self.learner = _introduced(self.spec, self.decision)
         self.published = entries.published
@@ -197,7 +199,7 @@ class PartitionWork:
     """
 
     def __init__(self, restored: Restoring, engine: Engine) -> None:
-        decision, heritage, learner = restored.decision, restored.heritage, restored.learner
+        decision, learner = restored.decision, restored.learner
         self.spec, self.partition, self.engine = restored.spec, restored.partition, engine
         self.point = decision.point
         """The newest cut's: the position, and the oldest record that a rebuild from it reads."""
@@ -209,12 +211,13 @@ class PartitionWork:
         self._epoch = decision.point.epoch
         self._drawn: list[Releases] = []
         self.unrecorded = 0  # lines of what was drawn since the last cut
-        self._tombstones: list[bytes] = [*decision.saved.stale, *heritage.gone]
-        self._heritage = heritage
+        self._tombstones: list[bytes] = [*decision.saved.stale, *restored.carried_entries.gone]
+        self._carried_entries = restored.carried_entries
         self._published: dict[Key, bytes] = {}  # per key, the marks of its entries, one a line
         self._waiting = _Waiting()
-        # That the last cut recorded, all its copies; before the first one, a short key's longest.
         self.bytes_a_line = self.spec.bytes_a_line
+        """Bytes of a recorded release in all its copies: the mean of the last cut, or before the
+        first one the most of a short key."""
         self._mark: bytes | None = None  # the ledger's line where an epoch begins
         self._first = not decision.goes_on or decision.adopts
         self._learner = learner  # what the epoch's rows mean, still to be written
@@ -235,7 +238,7 @@ class PartitionWork:
             place = release_entry(identity)
             gone = record.release.last_offset < position
             if decision.new_epoch is not None:
-                gone = identity.key not in self._heritage.carried
+                gone = identity.key not in self._carried_entries.carried
             if decision.waits(record):
                 written = self._waiting.written
                 written.keys.append(identity.key)
@@ -245,7 +248,7 @@ class PartitionWork:
                 self._waiting.held.append(gone)
                 self._waiting.blocks += record.release.kind in ENDS_BLOCK
             elif decision.new_epoch is not None:
-                pass  # the heritage knows what is deleted, and when
+                pass  # `_carried_entries` knows what is deleted, and when
             elif gone:
                 self._tombstones.append(place)
             else:
@@ -289,10 +292,10 @@ class PartitionWork:
         self.keys_refused += refused
         self.slots += len(batch.offsets)
         releases = self.engine.apply_batch(batch)
-        if self._heritage.holds:
+        if self._carried_entries.holds:
             for key, code in zip(releases.keys, releases.kind.tolist(), strict=True):
                 if releases.kinds[code] == OPENING:
-                    self._tombstones += self._heritage.let_go(key)
+                    self._tombstones += self._carried_entries.let_go(key)
         if self.spec.idle is not None and (newest := newest_time(records)) is not None:
             self.engine.reach(newest)
         self.engine.skip_to(records[-1].next_offset)

@@ -28,7 +28,7 @@ from streamdp.core.errors import StateMismatch
 from streamdp.core.events import Key
 from streamdp.core.releases import Identity, RecordedReleases
 from streamdp.ports import LiveEntries, Partition, Taken, Value
-from streamdp.service.carrying import Inherited, loading_of
+from streamdp.service.carrying import Heritage, loading_of
 from streamdp.service.spec import StreamSpec
 from streamdp.wire.entries import PLAIN, Entries, parse_entry, read_key
 from streamdp.wire.recorded import heads_of
@@ -95,7 +95,7 @@ class SavedEntries(LiveEntries):
         """`told` gets the number of entries after each reading, in the thread that reads."""
         super().__init__()
         self._told = told
-        self.heritage = Inherited()
+        self.heritage = Heritage()
         self.engine: Engine = spec.engine(partition.number, heritage=self.heritage)
         self.rows: Loading = self.engine.loading()
         self._epoch = spec.epoch_of(partition.number)

@@ -60,7 +60,7 @@ from streamdp.core.errors import (
 from streamdp.core.events import Key
 from streamdp.core.releases import Release
 from streamdp.ports import EntriesThat, Partition, Taken
-from streamdp.service.carrying import Begins, Heritage, heritage, is_readable
+from streamdp.service.carrying import Begins, CarriedEntries, carried_entries, is_readable
 from streamdp.service.charges_by_others import ALONE, ChargesByOthers, Scope
 from streamdp.service.input_fingerprint import way_out
 from streamdp.service.saved_entries import read
@@ -146,13 +146,13 @@ def open_partition(
     return decision
 
 
-def heritage_at(
+def carried_entries_at(
     spec: StreamSpec,
     partition: Partition,
     decision: Decision,
     *,
     opened: Callable[[Key], bool] = lambda key: False,
-) -> Heritage:
+) -> CarriedEntries:
     """What keys carry over into the partition's epoch; `opened` knows keys beside the state's."""
     begins = Begins.NOT
     if decision.new_epoch is not None:
@@ -163,7 +163,7 @@ def heritage_at(
         for identity, drawn in saved.releases.items()
         if decision.waits(drawn)
     }
-    return heritage(
+    return carried_entries(
         spec, partition.number, saved, begins=begins, waiting=waiting, opened_now=opened
     )
 

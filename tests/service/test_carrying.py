@@ -27,7 +27,7 @@ from streamdp.service.charges_by_others import ALONE, alone
 from streamdp.service.saved_entries import SavedEntries
 from streamdp.service.settings import Pace
 from streamdp.service.spec import StreamSpec
-from streamdp.service.taking import heritage_at, open_partition
+from streamdp.service.taking import carried_entries_at, open_partition
 from streamdp.testing.judge import judge
 from streamdp.wire.lines import CarriedOver, EpochMark
 from streamdp.wire.published import decode_ledger
@@ -272,10 +272,10 @@ def test_is_the_same_carried_however_rows_were_read(made: Callable[..., Any]) ->
             taken = replace(store.taken(), state=state)
             decision = open_partition(second, HOME, taken, by_others=ALONE)
             assert decision.carries
-            heritage = heritage_at(second, HOME, decision)
-            carried = dict(heritage.carried)
-            places = {key: heritage.let_go(key) for key in carried}
-            told.append((carried, places, sorted(heritage.gone), heritage.holds))
+            kept = carried_entries_at(second, HOME, decision)
+            carried = dict(kept.carried)
+            places = {key: kept.let_go(key) for key in carried}
+            told.append((carried, places, sorted(kept.gone), kept.holds))
         assert told[0] == told[1]
         assert len(told[0][0]) == 3
         entries.enter([rows[0]], [b"damaged"])

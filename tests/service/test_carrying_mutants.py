@@ -91,7 +91,7 @@ def carries_from_an_earlier_learner(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("carries nothing over, where", leader, remembers, policies)
 def forgets_to_carry(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(carrying.Inherited, "add", lambda self, rows, made: None)
+    patch.setattr(carrying.Heritage, "add", lambda self, rows, made: None)
 
 
 @mutant("expected block", leader, remembers, policies)

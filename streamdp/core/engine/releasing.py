@@ -128,7 +128,10 @@ class FromRecord:
 
 
 class Ended(NamedTuple):
-    """Blocks of different rows that end together, and their records."""
+    """Blocks of different rows that end together, and their records.
+
+    For openings: rows that are born, as blocks without a slot.
+    """
 
     rows: Ints
     block: Ints
