@@ -116,6 +116,7 @@ def request_record(
 ) -> Record:
     """A request as its record.
 
+    >>> from streamdp.client.answers import Why
     >>> shown = Answer("grid", Why.PUBLISHED, 0, 1, 7, 3, probability=0.25)
     >>> request_record(Request(b"fr", "r1"), choice=shown)
     ... # doctest: +NORMALIZE_WHITESPACE
