@@ -8,8 +8,8 @@ What a partition does: `taking` checks everything durable and decides how it goe
 `saved_entries` reads its state, `carrying` says what a new epoch carries over, `input_fingerprint`
 whether the input is still the same. `charges_by_others` says what others have charged, by the lines
 that `ledgers` finds. `protocol` is the pure life from then on: it decides what is committed when.
-`batches` turns records into columns, `course` says by which schemas, and `sources` asks for newer
-ones. `quarantine` keeps unusable records for an operator.
+`batches` turns records into columns, `renewed_formats` says by which schemas, and `sources` asks
+for newer ones. `quarantine` keeps unusable records for an operator.
 
 What shows it: `view` is the status, a value. `metrics` and `operations` read nothing else.
 `observers` says which faces a configuration asks for, `listeners` has their settings, `telemetry`

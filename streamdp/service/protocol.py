@@ -35,8 +35,8 @@ from streamdp.ports import Commit, Partition, Records, Taken
 from streamdp.service.batches import DecodedRecords, decoded_records, joined, newest_time
 from streamdp.service.carrying import carries
 from streamdp.service.charges_by_others import ChargesByOthers
-from streamdp.service.course import Course
 from streamdp.service.input_fingerprint import NewestRecord, of_input
+from streamdp.service.renewed_formats import RenewedFormats
 from streamdp.service.saved_entries import SavedEntries
 from streamdp.service.settings import Pace
 from streamdp.service.spec import StreamSpec
@@ -92,7 +92,7 @@ class Restoring:
         self.decision = open_partition(spec, partition, taken, by_others=by_others)
         self.spec = spec
         renewals = self.decision.saved.now.renewals if self.decision.goes_on else []
-        self.course = Course(spec.format, renewals)
+        self.formats = RenewedFormats(spec.format, renewals)
         self._read = self.decision.point.low_water
         continues = self.decision.new_epoch is None
         saved = self.decision.saved
@@ -144,7 +144,7 @@ class Restoring:
         """
         check_goes_on(records, position=self._read)
         self._input_fingerprint.check(records)
-        read = [decoded_records(*part) for part in self.course.cut(records)]
+        read = [decoded_records(*part) for part in self.formats.cut(records)]
         batch, _ = joined(read, most_key_bytes=None, idle=self.spec.idle)
         self._rebuilding.feed(batch)
         self._read = records.next_offset
@@ -221,7 +221,7 @@ class PartitionWork:
         self._mark: bytes | None = None  # the ledger's line where an epoch begins
         self._first = not decision.goes_on or decision.adopts
         self._learner = learner  # what the epoch's rows mean, still to be written
-        self._course = restored.course
+        self._formats = restored.formats
         self._last_save: float | None = None
         self._adopt(restored)
         if decision.new_epoch is not None:
@@ -272,9 +272,9 @@ class PartitionWork:
         What the format's source has learned since holds from here on. Each cut that knows of these
         records has it too.
         """
-        self._course.renew(records.start)
+        self._formats.renew(records.start)
         whole = self.spec.quarantine is not None
-        return [decoded_records(*part, whole=whole) for part in self._course.cut(records)]
+        return [decoded_records(*part, whole=whole) for part in self._formats.cut(records)]
 
     def absorb(self, records: Sequence[DecodedRecords]) -> None:
         """Apply consecutive records; what is drawn waits for the next cut."""
@@ -386,7 +386,7 @@ class PartitionWork:
             entries.append((self._entries.learner(epoch=self._epoch), learner))
         entries += [
             (self._entries.renewal(of.what, of.number, epoch=self._epoch), encode_renewal(of))
-            for of in self._course.unsaved()
+            for of in self._formats.unsaved()
         ]
         self._learner = None
         return entries

@@ -9,7 +9,7 @@ the format with what a state holds, and no more. A format without a source retur
 
 When a format is renewed follows from when records are fetched, never from what they hold: nothing
 may be asked or learned because of content. Records are cut where a renewal begins
-(`service.course`), so that `decode` knows no offsets.
+(`service.renewed_formats`), so that `decode` knows no offsets.
 """
 
 from __future__ import annotations

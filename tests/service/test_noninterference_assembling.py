@@ -261,7 +261,7 @@ def test_a_registry_that_unknown_schemas_silence_is_caught(monkeypatch: pytest.M
     honest = Contents.read
 
     def read(self: Contents, records: Records) -> Any:
-        for reading, part in [] if self._course is None else self._course.cut(records):
+        for reading, part in [] if self._formats is None else self._formats.cut(records):
             assert isinstance(reading, Reading)
             if any(value and value[:5] not in reading.readers for value in part.values):
                 reading.registry.fetched.lost_at = 1.0

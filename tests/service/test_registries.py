@@ -22,8 +22,8 @@ from streamdp.ports import Key, Records, Value
 from streamdp.service.assembly_spec import AssemblySpec
 from streamdp.service.batches import DecodedRecords
 from streamdp.service.config import Configuration
-from streamdp.service.course import Course
 from streamdp.service.protocol import PartitionWork
+from streamdp.service.renewed_formats import RenewedFormats
 from streamdp.service.sources import asking, up_to_date
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import Steps, View, status_of
@@ -108,7 +108,9 @@ def test_records_are_read_after_a_rebuild_as_they_were_read_first(
 def test_a_rebuild_that_reads_early_records_by_later_schemas_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Course, "cut", lambda course, records: [(course._values[-1], records)])
+    monkeypatch.setattr(
+        RenewedFormats, "cut", lambda formats, records: [(formats._formats[-1], records)]
+    )
     got, expected = lives(monkeypatch)
     assert got != expected
 

@@ -19,7 +19,7 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.core.grid import UNIT
 from streamdp.ports import Partition, Records
 from streamdp.service.batches import decoded_records, joined
-from streamdp.service.course import Course
+from streamdp.service.renewed_formats import RenewedFormats
 from streamdp.testing.formats import check_format
 from streamdp.wire.feedback import Feedback
 from streamdp.wire.formats import configure, factory_of
@@ -372,12 +372,12 @@ def test_a_schema_holds_from_its_position_on_and_never_before(start: int) -> Non
     value = record(DOUBLES, {"losses": [0, 0, 0]}, number=2)
     other = record(DOUBLES, {"losses": [1, 1, 1]})
     saved = [holds(DOUBLES, "AVRO"), holds(DOUBLES, "AVRO", number=2, since=7)]
-    course = Course(losses("avro"), saved)
+    formats = RenewedFormats(losses("avro"), saved)
     offsets = range(start, start + 4)
     records = Records(
         Partition("home", 0), start, offsets, [b"k"] * 4, [value, other, value, value], start + 4
     )
-    parts = list(course.cut(records))
+    parts = list(formats.cut(records))
     read = [row for format_, part in parts for row in rows(format_, *part.values)]
     assert read == [NULL if at < 7 else [0, 0, 0] for at in offsets[:1]] + [[1, 1, 1]] + [
         NULL if at < 7 else [0, 0, 0] for at in offsets[2:]
@@ -392,15 +392,17 @@ def test_what_is_learned_before_a_saved_renewal_holds_is_read_again_the_same() -
     values = [record(DOUBLES, {"losses": [1, 0, 1]}, number=3 - at % 3) for at in range(6)]
     records = Records(Partition("home", 0), 5, range(5, 11), [b"k"] * 6, values, 11)
 
-    def read(course: Course[SchemaFormat]) -> list[list[float]]:
-        return [row for format_, part in course.cut(records) for row in rows(format_, *part.values)]
+    def read(formats: RenewedFormats[SchemaFormat]) -> list[list[float]]:
+        return [
+            row for format_, part in formats.cut(records) for row in rows(format_, *part.values)
+        ]
 
     made = losses("avro")
-    live = Course(made, saved)
+    live = RenewedFormats(made, saved)
     made.reading.registry.fetched.schemas = (Schema(3, "AVRO", DOUBLES),)
     live.renew(5)
     (new,) = live.unsaved()
-    assert read(live) == read(Course(made, [*saved, new]))
+    assert read(live) == read(RenewedFormats(made, [*saved, new]))
     assert NULL not in read(live)[2:]
 
 
@@ -409,13 +411,15 @@ def test_no_batch_reads_a_record_by_a_schema_that_did_not_hold_yet(of: str) -> N
     """It takes its slot as a null one, as it comes and again."""
     text = DOUBLES if of == "losses" else avro(("reward", "double"))
     made = losses("avro") if of == "losses" else feedback("avro")
-    course = Course(made, [holds(text, "AVRO", since=7)])
+    formats = RenewedFormats(made, [holds(text, "AVRO", since=7)])
     value = record(text, {"losses": [0, 0, 0], "reward": 1})
     records = Records(
         Partition("home", 0), 5, range(5, 10), [b"k"] * 5, [value] * 5, 10,
         headers=[[("streamdp-action", b"a")]] * 5, timestamps=[0] * 5,
     )  # fmt: skip
-    batch, _ = joined([decoded_records(*part) for part in course.cut(records)], most_key_bytes=None)
+    batch, _ = joined(
+        [decoded_records(*part) for part in formats.cut(records)], most_key_bytes=None
+    )
     assert batch.unusable is not None
     assert batch.unusable.tolist() == [True, True, False, False, False]
 

@@ -63,9 +63,9 @@ from streamdp.ports import (
 from streamdp.service.assembling.fingerprints import Inputs
 from streamdp.service.assembly_spec import LONGEST_KEY, AssemblySpec
 from streamdp.service.charges_by_others import ALONE, ChargesByOthers
-from streamdp.service.course import Course
 from streamdp.service.life import Observe, unobserved
 from streamdp.service.protocol import check_goes_on
+from streamdp.service.renewed_formats import RenewedFormats
 from streamdp.service.taking import open_partition
 from streamdp.wire.entries import Entries
 from streamdp.wire.formats import ContentFormat
@@ -86,23 +86,23 @@ class Contents:
             for of in saved
             if of.what.startswith(self._what)
         ]
-        self._course = None if format_ is None else Course(format_, own)
+        self._formats = None if format_ is None else RenewedFormats(format_, own)
 
     def renew(self, *, since: int) -> None:
         """Let schemas that were fetched hold from the next record on, which has this offset."""
-        if self._course is not None:
-            self._course.renew(since)
+        if self._formats is not None:
+            self._formats.renew(since)
 
     def read(self, records: Records) -> Sequence[Value]:
         """The records' values as JSON."""
-        if self._course is None:
+        if self._formats is None:
             return records.values
-        parts = self._course.cut(records)
+        parts = self._formats.cut(records)
         return [value for format_, part in parts for value in format_.as_json(part.values)]
 
     def unsaved(self) -> list[Renewal]:
         """What the next commit has to save."""
-        unsaved = [] if self._course is None else self._course.unsaved()
+        unsaved = [] if self._formats is None else self._formats.unsaved()
         return [structs.replace(of, what=self._what + of.what) for of in unsaved]
 
 

@@ -1,7 +1,7 @@
-"""What a partition is read by, and from which position on that is another value.
+"""By which format a partition's records are read, and from which position on by another.
 
 Live, what a timer has fetched holds from the next records on (`renew`). A rebuild is given
-what the state holds and goes through the same values at the same positions.
+what the state holds and goes through the same formats at the same positions.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from streamdp.wire.renewals import Renewal, Renewing
 R = TypeVar("R", bound=Renewing)
 
 
-class Course(Generic[R]):
-    """The values of one partition, each from a position on."""
+class RenewedFormats(Generic[R]):
+    """The formats of one partition, each from a position on."""
 
     def __init__(self, configured: R, saved: Sequence[Renewal]) -> None:
         """`configured` holds nothing; records before the first renewal are read by it."""
         newest = configured.resumed(saved)
         self._since = sorted({0, *(of.since for of in saved)})
-        self._values = [
+        self._formats = [
             newest if since == self._since[-1] else _at(configured, saved, since)
             for since in self._since
         ]
@@ -36,12 +36,12 @@ class Course(Generic[R]):
         Never before what the state holds: that may begin further on, with records that were read
         before a restart and were not applied.
         """
-        since, before = max(since, self._since[-1]), self._values[-1]
+        since, before = max(since, self._since[-1]), self._formats[-1]
         now = before.renewed(since)
         self._unsaved += now.renewals[len(before.renewals) :]
         if now is not before:
             self._since.append(since)
-            self._values.append(now)
+            self._formats.append(now)
 
     def cut(self, records: Records) -> Iterator[tuple[R, Records]]:
         """The records in parts, each with what it is read by."""
@@ -49,8 +49,8 @@ class Course(Generic[R]):
         first, last = (max(0, bisect_right(self._since, at) - 1) for at in (start, stop))
         for at in range(first, last):
             before, records = _split(records, self._since[at + 1])
-            yield self._values[at], before
-        yield self._values[last], records
+            yield self._formats[at], before
+        yield self._formats[last], records
 
     def unsaved(self) -> list[Renewal]:
         """What the next commit has to save."""
@@ -59,7 +59,7 @@ class Course(Generic[R]):
 
 
 def _at(configured: R, saved: Sequence[Renewal], since: int) -> R:
-    """What was in force at a position: nothing but the configuration before the first renewal."""
+    """The format at a position; before the first renewal the configured one."""
     then = [of for of in saved if of.since <= since]
     return configured.resumed(then) if then else configured
 
