@@ -60,6 +60,7 @@ def test_does_the_shop_learn_sell_and_say_what_it_cost() -> None:
         learns_the_best_shelf_of_each_segment(window)
         counts_clicks_of_the_browser(window)
         ends_with_the_money_and_says_that_it_is_not_private(window)
+        window.run("document.getElementById('switch').click()")  # nothing more is sold
         for name, width in (("desktop", 1280), ("phone", 390)):
             for scheme in ("light", "dark"):
                 fits(window, scheme, name, width)
