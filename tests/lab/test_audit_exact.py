@@ -51,6 +51,7 @@ from streamdp.lab.audit.telling import Told
 from streamdp.lab.audit.transcripts import worst_ratios
 from streamdp.lab.audit.watching import Watch
 from streamdp.lab.commands.audit import SHIPPED
+from streamdp.lab.kits.kinds import check_kind
 from tests.support.batches import changed
 from tests.support.kind_mutants import folds_what_it_drew_from, keeps_sums
 from tests.support.structures import one_of_each, structure
@@ -111,8 +112,8 @@ def test_every_shipped_learner_costs_at_most_its_charge(options: dict[str, str])
 
     Blocks of 64 slots, or the 256 in which the naive learner comes near its charge; of an engine
     with estimates `test_audit_kinds` asks for 256. The smallest and the largest ε: a rate of ε and
-    K that is right at both, and at all three with two actions, is right in between, and the kit of
-    `test_conformance` asks for three at 1/2.
+    K that is right at both, and at all three with two actions, is right in between. The kit finds
+    blocks and content looked at already, and asks for a learner's other promises.
     """
     longest = 256 if options["recipe"] == "naive_noisy_leader" else 64
     for epsilon in (EPSILONS[0], EPSILONS[-1]):
@@ -123,6 +124,7 @@ def test_every_shipped_learner_costs_at_most_its_charge(options: dict[str, str])
         assert audit.charged == learner.charge
         assert audit.configured == epsilon
         assert audit.charged * Fraction(66, 100) <= audit.worst <= audit.charged + TOLERANCE
+    check_kind(learner, memo=MEMO)
 
 
 @shipped_options
