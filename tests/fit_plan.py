@@ -29,7 +29,7 @@ def points(text: str) -> list[tuple[Wish, Fraction, float]]:
     for actions, rate, part, epsilon in product(ACTIONS, RATES, GAPS, EPSILONS):
         gap = min(rate * part, 0.45)
         wish = Wish.of_clicks(text, actions, rate, gap, HORIZON)
-        after = plan_for(wish, Fraction(epsilon), runs=RUNS).found_after
+        after = plan_for(wish, Fraction(epsilon), runs=RUNS).settled
         if after:
             wishes.append((wish, Fraction(epsilon), float(after)))
     return wishes

@@ -13,6 +13,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from fractions import Fraction
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,43 +31,51 @@ PAPERS = "lazy_ucb,dp_se,adap_ucb"
 
 ASKED: Asked = {
     "replay: losses": (
-        "replay", "losses.ndjson", "--seeds", "4", "--epsilon", "0.1,1,inf",
+        "replay", "losses", "losses.ndjson", "--seeds", "4", "--epsilon", "0.1,1,inf",
         "--learners", "remembering_leader,incumbent_leader,prefix_softmax,follow_the_leader",
     ),
     "replay: losses of many keys, at any slot": (
-        "replay", "keys.ndjson", "--seeds", "3", "--epsilon", "1/3,2,inf",
+        "replay", "losses", "keys.ndjson", "--seeds", "3", "--epsilon", "1/3,2,inf",
         "--learners", "remembering_leader:schedule=geometric 2 to 8,noisy_leader:noise=gumbel",
     ),
+    "replay: losses of many short keys": (
+        "replay", "losses", "short.ndjson", "--seeds", "2", "--epsilon", "1,inf",
+        "--learners", "remembering_leader,prefix_softmax,follow_the_leader:window=running",
+    ),
+    "replay: losses of many short keys, as feedback": (
+        "replay", "shown", "short.ndjson", "--seeds", "2", "--epsilon", "1",
+        "--learners", "policy_following,thompson",
+    ),
     "replay: losses drawn anew": (
-        "replay", "losses.ndjson", "--seeds", "3", "--epsilon", "1",
+        "replay", "losses", "losses.ndjson", "--seeds", "3", "--epsilon", "1",
         "--learners", "noisy_leader:noise=gumbel:resample=bernoulli",
     ),
     "replay: losses as feedback": (
-        "replay", "keys.ndjson", "--observes", "feedback", "--seeds", "2", "--epsilon", "1",
+        "replay", "shown", "keys.ndjson", "--seeds", "2", "--epsilon", "1",
         "--learners", "policy_following,policy_weights,thompson",
     ),
     "replay: losses as feedback, by phases": (
-        "replay", "losses.ndjson", "--observes", "feedback", "--seeds", "2", "--epsilon", "1",
+        "replay", "shown", "losses.ndjson", "--seeds", "2", "--epsilon", "1",
         "--learners", PAPERS,
     ),
     "replay: propensities": (
-        "replay", "uneven.ndjson", "--observes", "feedback", "--seeds", "3", "--epsilon", "1,4",
+        "replay", "shown", "uneven.ndjson", "--seeds", "3", "--epsilon", "1,4",
         "--learners", "policy_blocks,policy_elimination,thompson",
     ),
     "replay: uniform draws": (
-        "replay", "even.ndjson", "--observes", "feedback", "--seeds", "2", "--epsilon", "1",
+        "replay", "shown", "even.ndjson", "--seeds", "2", "--epsilon", "1",
         "--learners", "policy_following,policy_weights",
     ),
     "replay: uniform draws, by phases": (
-        "replay", "even.ndjson", "--observes", "feedback", "--seeds", "2", "--epsilon", "2",
+        "replay", "shown", "even.ndjson", "--seeds", "2", "--epsilon", "2",
         "--learners", PAPERS,
     ),
     "replay: what a service released": (
-        "replay", "even.ndjson", "--observes", "feedback", "--seeds", "1", "--epsilon", "1",
+        "replay", "shown", "even.ndjson", "--seeds", "1", "--epsilon", "1",
         "--logged", "service", "--learners", "policy_blocks:schedule=capped 256",
     ),
     "replay: contexts": (
-        "replay", "even.ndjson", "--observes", "feedback", "--seeds", "2", "--epsilon", "4",
+        "replay", "shown", "even.ndjson", "--seeds", "2", "--epsilon", "4",
         "--context", FIELDS, "--learners", "policy_contexts,policy_blocks",
     ),
     "simulate: stationary": (
@@ -115,6 +124,8 @@ def logs(folder: Path) -> None:
     keys = [f"k{number}" for number in (chance.zipf(1.5, len(events)) % 7).tolist()]
     keyed = [event | {"key": key} for event, key in zip(events, keys, strict=True)]
     _write(folder / "keys.ndjson", keyed)
+    short = [f"k{number}" for number in (np.arange(len(events)) * 7 % 800).tolist()]
+    _write(folder / "short.ndjson", [e | {"key": k} for e, k in zip(events, short, strict=True)])
     for name, shares in (("uneven", [0.5, 0.2, 0.3]), ("even", [1 / 3] * 3)):
         _write(folder / f"{name}.ndjson", _shown(chance, shares))
 
@@ -171,23 +182,54 @@ def _cell(cell: Json) -> Json:
 
 def of_simulation(told: Json) -> Json:
     """Each learner's regret in each world."""
-    names = ("instance", "learner", "epsilon", "mean_regret", "standard_error", "worst_percent")
-    return [of if "worlds" in of else {name: of[name] for name in names} for of in told]
+    if isinstance(told, list):  # worlds with contexts
+        return told
+    return [
+        {
+            "instance": of["world"],
+            "learner": of["learner"],
+            "epsilon": None if of["epsilon"] == "inf" else str(Fraction(of["epsilon"])),
+            "mean_regret": of["regret"],
+            "standard_error": of["standard_error"],
+            "worst_percent": of["worst_percent"],
+        }
+        for of in told["answers"]
+    ]
 
 
 def of_plan(told: Json) -> Json:
     """The regret, when the best action is found, and each learner where it changes."""
-    names = (
-        "learner", "epsilon", "runs", "regret", "standard_error", "uniform_regret", "bound",
-        "found_after", "found_after_by_formula", "recommended", "interval", "changes",
-        "behind_recommended", "votes_of_a_key",
-    )  # fmt: skip
-    if isinstance(told, list):
-        return [of_plan(of) for of in told]
-    found = {name: told[name] for name in names if name in told}
-    if "learners" in told:
-        found["learners"] = [of_plan(of) for of in told["learners"]]
-    return found
+    (world,), rows = told["worlds"], told["answers"]
+    if world["changes"]:
+        best = min(rows, key=lambda of: of["regret"])
+        return {
+            "epsilon": best["epsilon"],
+            "runs": best["runs"],
+            "uniform_regret": world["uniform_regret"],
+            "recommended": best["learner"],
+            "changes": world["changes"],
+            "learners": [
+                {
+                    "learner": of["learner"],
+                    "regret": of["regret"],
+                    "interval": 1.96 * of["standard_error"],
+                    "behind_recommended": of["behind_best"],
+                    "votes_of_a_key": of["blocks"],
+                }
+                for of in rows
+            ],
+        }
+    names = ("learner", "epsilon", "runs", "regret", "standard_error")
+    more = ("bound", "found_after", "found_after_by_formula")
+    found = [
+        {
+            **{name: of[name] for name in names},
+            "uniform_regret": world["uniform_regret"],
+            **{name: of[name] for name in more},
+        }
+        for of in rows
+    ]
+    return found if len(found) > 1 else found[0]
 
 
 FIGURES: Mapping[str, Callable[[Json], Json]] = {

@@ -40,6 +40,9 @@ _SHARED = ("common", "exit_codes", "writing")
 _ROOMS = (__name__, "streamdp.lab.commands")
 """The packages whose files are commands."""
 
+GROUP = "streamdp.commands"
+"""The entry points of further ones: each command's name, and its module."""
+
 _YOUNG_OBJECTS = 50_000
 """Objects that may stay before the cycle collector looks; Python's default is 700."""
 
@@ -64,26 +67,39 @@ def application(markup: Markup = "rich", *, only: str | None = None) -> typer.Ty
         rich_markup_mode=markup,
     )
     app.callback()(_streamdp)
-    for name, room in sorted(_rooms().items()):
+    modules = _modules()
+    if only is None or only not in ("", *modules):
+        modules |= _offered()
+    for name, module in sorted(modules.items()):
         if only in (None, name):
-            import_module(f"{room}.{name}").register(app)
+            import_module(module).register(app)
     return app
 
 
-def _rooms() -> dict[str, str]:
-    """The package of each command's file."""
-    rooms = {}
-    for room in _ROOMS:
-        for module in iter_modules(import_module(room).__path__):
-            if not module.name.startswith("_") and module.name not in _SHARED:
-                rooms[module.name] = room
-    return rooms
+def _modules() -> dict[str, str]:
+    """The file of each command of streamdp's own."""
+    return {
+        module.name: f"{room}.{module.name}"
+        for room in _ROOMS
+        for module in iter_modules(import_module(room).__path__)
+        if not module.name.startswith("_") and module.name not in _SHARED
+    }
+
+
+def _offered() -> dict[str, str]:
+    """The modules of commands that packages add, by entry points: each has ``register(app)``."""
+    from importlib.metadata import entry_points
+
+    return {entry.name: entry.module for entry in entry_points(group=GROUP)}
 
 
 def _asked() -> str | None:
-    """The file of the named command; None if all must be known, as for help."""
+    """The named command, if it is one; None if all must be known, as for help."""
     first = sys.argv[1] if len(sys.argv) > 1 else ""
-    return first if first in _rooms() else None
+    if first == "--version":
+        return ""
+    known = first in _modules() or (first[:1] not in ("", "-") and first in _offered())
+    return first if known else None
 
 
 def _streamdp(

@@ -1,7 +1,7 @@
 """Strictly reads the events of a file: JSON lines, CSV, or rows of a NumPy file.
 
 1. Nothing is repaired: a value that the service would clip, null or ignore must be mended by its
-   producer. (For a log, `streamdp replay` clips as the service does, and says how often.) Unknown
+   producer. (For a log, `replay losses` clips as the service does, and says how often.) Unknown
    members, columns and actions are refused: a mistyped name would lose its value.
 2. Every error names file and line, and describes values by name and type; it never quotes a loss.
 3. A key is text (``key``), or base64 (``key_base64``) if it is not UTF-8, as in published lines.

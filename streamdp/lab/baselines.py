@@ -26,7 +26,7 @@ import numpy as np
 from streamdp.core.arrays import Ints
 from streamdp.core.evidence.votes import Standing
 from streamdp.core.learners import Leader, learner_of
-from streamdp.lab.common.cells import BASELINE
+from streamdp.lab.common.cells import BASELINE, Candidate
 from streamdp.lab.play import First, this_block
 from streamdp.wire.unprotected import NOT_PRIVATE
 
@@ -51,6 +51,11 @@ class Baseline:
     def label(self) -> str:
         """The name in tables."""
         return f"{self.name}, {NOT_PRIVATE}"
+
+    @property
+    def candidate(self) -> Candidate:
+        """What it is called among the candidates; it takes no ε."""
+        return Candidate(self.label, BASELINE, ())
 
     def kind(self, actions: Sequence[str]) -> Leader:
         """The learner that is played."""

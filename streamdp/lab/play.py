@@ -56,6 +56,7 @@ from streamdp.core.kinds.kind import Kind
 from streamdp.core.kinds.losses import Leader, prefixes
 from streamdp.core.randomness import TAG_BYTES, WORD_BITS, Bits, Purpose, SeededRandomness
 from streamdp.core.schedule import Schedule
+from streamdp.lab.common.answer import Charge
 from streamdp.lab.common.bench import Bench, Rows
 from streamdp.lab.worlds import World
 
@@ -126,25 +127,6 @@ def play(kind: Kind, size: int, fill: Fill, bits: DealtBits) -> Iterator[Step]:
 
 NOBODY: tuple[Ints, Columns] = (np.zeros(0, np.int64), {})
 """Nobody ends this block."""
-
-
-@dataclass(frozen=True, slots=True)
-class Charge:
-    """What some keys are charged under one seed, as a ledger would state it."""
-
-    epsilon: Fraction | None  # the highest of any event: the guarantee so far; None: not private
-    blocks: int  # that ended, or other releases
-    slots: int  # charged so far
-    open_slots: int  # of blocks or phases that have not ended
-
-    def as_json(self) -> dict[str, object]:
-        """In the terms of the ledger."""
-        return {
-            "epsilon_per_event": None if self.epsilon is None else str(self.epsilon),
-            "blocks": self.blocks,
-            "slots_charged": self.slots,
-            "slots_open": self.open_slots,
-        }
 
 
 def charge_of(kind: Leader | PolicyLearner, slots: Ints) -> Charge:
@@ -632,13 +614,6 @@ class Walk:
         """
         later = self.best[np.searchsorted(self.starts, since) :, : self.whole]
         return float((later >= share).all(axis=0).mean())
-
-    def settled(self, *, shown: float, runs: float) -> int | None:
-        """The first slot from which on enough runs show the best action; None: not at all."""
-        away = np.flatnonzero(self.found(shown) < runs)
-        if not len(away):
-            return 1
-        return None if away[-1] == len(self.costs) - 1 else int(self.starts[away[-1] + 1])
 
 
 def walks(

@@ -32,7 +32,7 @@ from os import sched_getaffinity
 from typing import Any, Protocol, TypeVar
 
 from streamdp.core.errors import InvalidConfig
-from streamdp.lab.logs.log import first_line
+from streamdp.lab.common.words import first_line
 
 A = TypeVar("A")
 B = TypeVar("B")

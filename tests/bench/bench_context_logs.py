@@ -30,7 +30,7 @@ from streamdp.lab.datasets import columns
 from streamdp.lab.logs import ReadOptions
 from streamdp.lab.logs.shown_files import open_shown
 from streamdp.lab.offpolicy.question import FeedbackQuestion, replay_shown
-from streamdp.lab.offpolicy.statements import headline, interval, lead
+from streamdp.lab.offpolicy.statements import headline, lead
 from tests.bench.bench_contexts import learned
 from tests.support.histories import nothing_known, policy_after
 
@@ -134,7 +134,7 @@ def show_obd(path: Path) -> None:
     )
     for answer in found.answers:
         reward = headline(answer)
-        print(f"{answer.cell}: {interval(reward)}, {reward.clicks:.1f} effective clicks")
+        print(f"{answer.cell}: {reward}, {reward.clicks:.1f} effective clicks")
     print(*lead(found).values())
 
 

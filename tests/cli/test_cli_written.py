@@ -39,9 +39,9 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        ("replay", "log.npy", "--report"),
-        ("replay", "log.npy", "--json"),
-        ("replay", "log.npy", "--observes", "feedback", "--report"),
+        ("replay", "losses", "log.npy", "--report"),
+        ("replay", "losses", "log.npy", "--json"),
+        ("replay", "shown", "log.npy", "--report"),
         ("simulate", "--observes", "feedback", "--report"),
         ("reproduce", "leak", "--report"),
         ("datasets", "flights", "--out"),
@@ -96,7 +96,7 @@ def test_a_full_disk_is_one_line(
     """Figures, and standard output of any command: exit code 6, which restarting does not help."""
     source = tmp_path / "log.npy"
     np.save(source, np.full((9, 2), 0.5, dtype=np.float32))
-    ask = ("replay", str(source), "--learners", "prefix_softmax", "--epsilon", "1", "--seeds", "1")
+    ask = ("replay", "losses", str(source), "--learners", "prefix_softmax", "--seeds", "1")
     ran = streamdp(*ask, "--json", str(FULL))
     assert ran.code == 6
     assert "/dev/full: cannot be written; expected a working disk" in ran.err

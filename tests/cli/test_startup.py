@@ -102,7 +102,9 @@ def test_does_a_command_that_looks_load_no_service(arguments: list[str], shop: P
     assert len(modules) <= MOST_MODULES
 
 
-@pytest.mark.parametrize("arguments", [["watch", "--help"], ["replay", "--help"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [["watch", "--help"], ["replay", "losses", "--help"]], ids=" ".join
+)
 def test_does_help_load_no_room(arguments: list[str], tmp_path: Path) -> None:
     """Only the command line itself, and what prints boxes."""
     code, modules = loaded(arguments, tmp_path)

@@ -143,17 +143,17 @@ def test_one_file_and_one_line_make_a_learner(
     shop.write_text(SHOP.format(folder=tmp_path))
     assert streamdp("check", "-c", str(shop)).code == 2  # it is not there yet
     found(built(tmp_path))
-    asked = ("--observes", "feedback", "--logged", "uniform", "--seeds", "2", "--epsilon", "1")
-    answer = streamdp("replay", str(log), *asked, "--json", "-").json
+    asked = ("--logged", "uniform", "--seeds", "2", "--epsilon", "1")
+    answer = streamdp("replay", "shown", str(log), *asked, "--json", "-").json
     usual = [cell["learner"] for cell in answer["cells"]]
     assert usual[0] == "policy_following"
     assert {"curious", "policy_blocks", "thompson"} < set(usual)
     small = ("--runs", "2", "--slots", "256", "--epsilon", "1", "--learners", "curious", "--json")
-    outcomes = streamdp("simulate", "--observes", "feedback", *small).json
+    outcomes = streamdp("simulate", "--observes", "feedback", *small).json["answers"]
     assert {outcome["learner"] for outcome in outcomes} == {"curious"}
     plan = ("plan", "--observes", "feedback", "--actions", "2", "--epsilon", "1", "--gap", ".3",
             "--rate", ".1", "--horizon", "512", "--learner", "curious", "--json")  # fmt: skip
-    assert streamdp(*plan).json["learner"] == "curious"
+    assert streamdp(*plan).json["answers"][0]["learner"] == "curious"
     audit = ("audit", "--recipe", "curious", "--actions", "2", "--epsilon", "1", "--samples",
              "1000", "--json")  # fmt: skip
     ended = streamdp(*audit)

@@ -26,14 +26,13 @@ from streamdp.core.events import SUMS, numbered
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policy import PARTS, policy_of
 from streamdp.core.grid import UNIT
-from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.randomness import SeededRandomness
 from streamdp.lab.common.bench import Bench
 from streamdp.lab.logs import ReadOptions
 from streamdp.lab.logs.shown import Piece, ShownLog, joined
 from streamdp.lab.logs.shown_files import open_shown
 from streamdp.lab.logs.shown_topics import topic_log
-from streamdp.lab.offpolicy.answers import FeedbackCell, cells_of, of_kind
+from streamdp.lab.offpolicy.cells import FeedbackCell, cells_of
 from streamdp.lab.offpolicy.fold import fold
 from streamdp.lab.offpolicy.question import FeedbackQuestion, replay_shown
 from streamdp.lab.offpolicy.rejection import reject
@@ -90,7 +89,7 @@ def made_up(
 
 def policies_of(*learners: str, fields: Contexts = FIELDS) -> tuple[FeedbackCell, ...]:
     """These learners at ε = 1, for the log above."""
-    return of_kind(cells_of(learners, (ONE,), actions=ACTIONS, contexts=fields), PolicyLearner)
+    return cells_of(learners, (ONE,), actions=ACTIONS, contexts=fields)
 
 
 @pytest.mark.parametrize("played", ["header", "value"])
@@ -100,8 +99,8 @@ def test_a_table_in_parts_is_replayed(played: str) -> None:
     log, text = made_up(4000, seed=3), f"policy_contexts:interactions=none:played={played}"
     asked = FeedbackQuestion((text,), (ONE,), seeds=(1, 2))
     (answer,) = replay_shown(replace(log, contexts=fields), asked).rejected
-    assert answer.estimate is not None
-    assert answer.estimate.value > 0.45
+    assert answer.reward is not None
+    assert answer.reward.value > 0.45
     assert answer.arms is None
 
 
@@ -215,10 +214,10 @@ def test_a_cell_is_weighed_by_its_own_policy() -> None:
     shares = np.bincount(log.cell) / log.slots
     overall = np.array([shares @ policy for policy in made])
     assert np.allclose(within.shares.shares[1:], overall[: len(within.shares.shares) - 1])
-    assert within.estimate is not None
-    assert without.estimate is not None
-    assert 0.57 < within.estimate.low < within.estimate.high < 0.62
-    assert without.estimate.low < 0.4 < without.estimate.high < 0.5
+    assert within.reward is not None
+    assert without.reward is not None
+    assert 0.57 < within.reward.low < within.reward.high < 0.62
+    assert without.reward.low < 0.4 < without.reward.high < 0.5
     assert within.value is not None
     assert abs(within.value.mean_weight.value - 1) < 0.05
 
@@ -245,8 +244,8 @@ def test_uniform_draws_are_met_cell_by_cell() -> None:
     """A learner that chooses by context wins more of the records that it meets."""
     cells = policies_of(TEXT, "policy_following")
     within, without = reject(made_up(8000, seed=2), cells, Bench((1, 2)))
-    assert within.by_seed.mean() > 0.53
-    assert without.by_seed.mean() < 0.45
+    assert within.rewards.mean() > 0.53
+    assert without.rewards.mean() < 0.45
     assert within.arms is None
     assert without.arms is not None
 
@@ -268,7 +267,7 @@ def test_logs_are_weighed_and_met_by_a_table_in_parts(played: str) -> None:
     overall = np.array([shares @ policy for policy in made])
     assert np.allclose(weighed.shares.shares[1:], overall[: len(weighed.shares.shares) - 1])
     (met,) = reject(log, (cell,), Bench((1, 2)))
-    assert min(weighed.by_seed.mean(), met.by_seed.mean()) > 0.5
+    assert min(weighed.rewards.mean(), met.rewards.mean()) > 0.5
     assert weighed.arms is met.arms is None
 
 
@@ -290,7 +289,7 @@ def test_the_command_reads_fields_from_the_configuration(tmp_path: Path) -> None
     path = written(tmp_path / "log.csv", rows)
     config = tmp_path / "streamdp.toml"
     config.write_text('[streams.home.context]\ndevice = ["phone"]\ncountry = ["fr"]\n')
-    asked = ["replay", str(path), "--observes", "feedback", "--epsilon", "1", "--seeds", "2",
+    asked = ["replay", "shown", str(path), "--epsilon", "1", "--seeds", "2",
              "--stream", "home", "--actions", ",".join(ACTIONS)]  # fmt: skip
     found = []
     for context in (str(config), str(FIELDS), "nowhere,device"):
@@ -308,7 +307,7 @@ def test_the_command_reads_fields_from_the_configuration(tmp_path: Path) -> None
 
 def test_a_topic_needs_the_levels() -> None:
     result = run_command(
-        ["replay", "sqlite:nowhere.db#t", "--observes", "feedback", "--content", "reward",
+        ["replay", "shown", "sqlite:nowhere.db#t", "--content", "reward",
          "--actions", "a,b", "--context", "device"],
     )  # fmt: skip
     assert "a topic has no columns" in result.output + str(result.exception)
@@ -373,11 +372,11 @@ def test_losses_of_all_actions_are_played_by_cell(tmp_path: Path) -> None:
     paths = written(tmp_path / "log.parquet", rows), written(tmp_path / "log.ndjson", lines)
     often = "policy_contexts:schedule=capped 64"
     texts = (often, f"{often}:interactions=none", "policy_following")
-    asked = ["--observes", "feedback", "--epsilon", "1", "--seeds", "2", "--learners"]
+    asked = ["--epsilon", "1", "--seeds", "2", "--learners"]
     figures = []
     for path in paths:
         options = [*asked, ",".join(texts), "--context", str(FIELDS), "--json", "-"]
-        result = run_command(["replay", str(path), *options])
+        result = run_command(["replay", "shown", str(path), *options])
         assert result.exit_code == 0, result.output
         figures.append(json.loads(result.stdout))
     found = figures[0]
@@ -396,14 +395,14 @@ def test_losses_of_all_actions_are_played_by_cell(tmp_path: Path) -> None:
     assert found["best_fixed_reward"] == pytest.approx(1 - losses.mean(axis=0).min(), abs=1e-6)
     assert found["uniform_reward"] == pytest.approx(1 - losses.mean(), abs=1e-6)
     table = run_command(
-        ["replay", str(paths[0]), *asked, often, "--context", "place=country,device"]
+        ["replay", "shown", str(paths[0]), *asked, often, "--context", "place=country,device"]
     )
     assert table.exit_code == 0, table.exception
-    assert "the best action of each cell" in " ".join(table.output.split())
+    assert "the best of each cell" in " ".join(table.output.split())
 
 
 def test_a_file_without_columns_has_no_contexts(tmp_path: Path) -> None:
     path = tmp_path / "log.npy"
     np.save(path, np.zeros((40, 2), dtype=np.float32))
-    result = run_command(["replay", str(path), "--observes", "feedback", "--context", "device"])
+    result = run_command(["replay", "shown", str(path), "--context", "device"])
     assert "no contexts" in result.output + str(result.exception)

@@ -21,8 +21,10 @@ from streamdp.core.events import NO_ARM
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.lab.common.cells import parse_candidate
 from streamdp.lab.frames import frame_of
-from streamdp.lab.planning import Wish, plan_changes, plan_for
+from streamdp.lab.planning import Wish, plan_for
+from streamdp.lab.planning import as_json as planned
 from streamdp.lab.simulation import SimulationSize, simulate
+from streamdp.lab.simulation import as_json as simulated
 from streamdp.lab.worlds import World
 from tests.conftest import ROOT
 
@@ -176,7 +178,8 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "no column of a field": (lambda: of_contexts(context={"age": "x"}), "no such column.*'x'"),
     "arms in place of actions": (
         lambda: of_contexts(actions=FIELDS.arms(("a", "b"))), "the actions of one cell"),
-    "an unknown backend": (lambda: frame_of([], backend="dask"), "pandas, polars or pyarrow"),
+    "an unknown backend": (
+        lambda: frame_of({"cells": []}, backend="dask"), "pandas, polars or pyarrow"),
 }  # fmt: skip
 
 
@@ -247,18 +250,14 @@ def test_data_never_warns(losses: Any) -> None:
 def test_results_are_frames(backend: str) -> None:
     candidate = parse_candidate("incumbent_leader")
     wish = Wish(candidate, 2, 0.2, 500, 1, None, 1)
-    plan = frame_of(plan_for(wish, Fraction(1), runs=4), backend=backend)
+    plan = frame_of(planned(wish, [plan_for(wish, Fraction(1), runs=4)]), backend=backend)
     worlds, size = [World("even", (1.0,), (), ((0.4, 0.6),))], SimulationSize(4, 300, 1)
-    played = frame_of(simulate([candidate], [Fraction(1)], worlds, size), backend=backend)
+    answers = simulate([candidate], [Fraction(1)], worlds, size)
+    played = frame_of(simulated(answers, worlds, 300), backend=backend)
     names = "column_names" if backend == "pyarrow" else "columns"
-    assert list(getattr(plan, names))[:4] == ["learner", "epsilon", "first", "last"]
-    assert list(getattr(played, names))[:3] == ["instance", "actions", "learner"]
-    assert len(played) == 1
-
-
-def test_a_plan_with_changes_is_a_frame() -> None:
-    wish = Wish(parse_candidate("incumbent_leader"), 2, 0.2, 2000, 1, None, 1)
-    assert len(frame_of(plan_changes(wish, Fraction(1), every=500))) >= 3
+    assert list(getattr(played, names))[:3] == ["world", "learner", "epsilon"]
+    assert "found_after_days" in getattr(plan, names)
+    assert len(played) == len(plan) == 1
 
 
 def test_the_notebook_runs() -> None:
@@ -271,4 +270,4 @@ def test_the_notebook_runs() -> None:
             exec("".join(cell["source"]), names)
     assert names["feedback"].position == 5
     assert {"remembering_leader"} <= set(names["replayed"]["learner"])
-    assert names["planned"]["best_shown"].iloc[-1] > 0.9
+    assert names["planned"]["found_for_good"].iloc[-1] > 0.5

@@ -10,8 +10,8 @@ import pytest
 
 from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.lab.common.bench import Bench
-from streamdp.lab.offpolicy.answers import cells_of, of_kind
-from streamdp.lab.offpolicy.estimators import PolicyValues
+from streamdp.lab.common.estimates import PolicyValues
+from streamdp.lab.offpolicy.cells import cells_of
 from streamdp.lab.offpolicy.statements import enough
 from streamdp.lab.offpolicy.weighted import cut, fixed, weigh
 from tests.support.shown_logs import made_up
@@ -43,7 +43,7 @@ def test_at_most_7_percent_of_the_intervals_miss_where_no_warning_stands(actions
             draws = 0.8 * chance.dirichlet(np.ones(actions)) + 0.2 * draws
         draws /= draws.sum()
         log = made_up(SLOTS, seed=number, draws=draws, means=means)
-        cells = of_kind(cells_of(LEARNERS, (Fraction(1),), actions=log.actions), PolicyLearner)
+        cells = cells_of(LEARNERS, (Fraction(1),), actions=log.actions)
         valued: list[tuple[PolicyValues, float]] = []
         for answer in weigh(log, cells, Bench((number,))):
             assert isinstance(answer.cell.learner, PolicyLearner)

@@ -13,9 +13,8 @@ import scipy
 from numpy.typing import NDArray
 
 from streamdp.core.evidence.policy import PARTS
-from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.lab.common.bench import Bench
-from streamdp.lab.offpolicy.answers import cells_of, of_kind
+from streamdp.lab.offpolicy.cells import cells_of
 from streamdp.lab.offpolicy.estimators import Moments, Sums, bounds, reach, value_of
 from streamdp.lab.offpolicy.likelihood import WeightedRecords
 from streamdp.lab.offpolicy.weighted import BlockGroups, cut, fixed, weigh
@@ -25,7 +24,7 @@ from tests.support.shown_logs import ACTIONS, MEANS, UNEVEN, made_up
 
 OBP = json.loads((ROOT / "tests" / "golden" / "obp.json").read_text())
 ONE = Fraction(1)
-CELLS = of_kind(cells_of(("policy_blocks",), (ONE,), actions=ACTIONS), PolicyLearner)
+CELLS = cells_of(("policy_blocks",), (ONE,), actions=ACTIONS)
 
 
 @pytest.mark.parametrize("number", range(len(OBP["logs"])))

@@ -15,7 +15,6 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import SUMS, Key
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policy import PARTS, policy_of
-from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.randomness import SeededRandomness
 from streamdp.core.releases import Identity, Release
 from streamdp.lab.common.bench import Bench
@@ -24,7 +23,7 @@ from streamdp.lab.logs import ReadOptions
 from streamdp.lab.logs.log import ArrayLog
 from streamdp.lab.logs.shown import SlotCells
 from streamdp.lab.logs.shown_topics import topic_log
-from streamdp.lab.offpolicy.answers import FeedbackCell, cells_of, of_kind
+from streamdp.lab.offpolicy.cells import FeedbackCell, cells_of
 from streamdp.lab.offpolicy.exact import play_losses
 from streamdp.lab.offpolicy.fold import fold, release_as_json
 from streamdp.lab.offpolicy.question import FeedbackQuestion, replay_shown
@@ -54,7 +53,7 @@ TEXTS = (
     "policy_weights",
     "thompson",
 )
-CELLS = of_kind(cells_of(TEXTS, (HALF,), actions=ACTIONS), PolicyLearner)
+CELLS = cells_of(TEXTS, (HALF,), actions=ACTIONS)
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
@@ -85,10 +84,10 @@ def test_keys_are_weighed_alone_also_where_they_end_with_a_block(cell: FeedbackC
     assert (log.counts == slots).all()
     (together,) = weigh(log, (cell,), bench)
     each = [
-        weigh(log.with_learners([at == key for at in range(3)]), (cell,), bench)[0].by_seed
+        weigh(log.with_learners([at == key for at in range(3)]), (cell,), bench)[0].rewards
         for key in range(3)
     ]
-    assert np.allclose(together.by_seed * 3, np.sum(each, axis=0), rtol=1e-12)
+    assert np.allclose(together.rewards * 3, np.sum(each, axis=0), rtol=1e-12)
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
@@ -129,7 +128,7 @@ def test_does_it_matter_how_a_log_of_losses_is_cut() -> None:
     within = SlotCells(contexts, chance.integers(0, contexts.cells, 900))
     texts = (*TEXTS[:3], "policy_contexts:schedule=capped 32")
     grid = cells_of(texts, (HALF,), actions=("a", "b", "c", "d"), contexts=contexts)
-    cells = of_kind(grid, PolicyLearner)
+    cells = grid
     regrets = []
     for step in (577, 13):
         log_keys, _, answers = play_losses(
@@ -171,7 +170,7 @@ def test_is_rejection_a_live_run_on_a_part_of_the_records() -> None:
         (answer,) = reject(log, CELLS[:1], Bench((seed,)))
         assert answer.accepted is not None
         met.append(int(answer.accepted[0]))
-        rewards.append(float(answer.by_seed[0]))
+        rewards.append(float(answer.rewards[0]))
     assert abs(np.mean(met) - 1000) < 6 * np.sqrt(3000 * 2 / 9 / 40)
     candidates = parse_candidates("policy_blocks", observes="feedback")
     size = SimulationSize(400, int(np.mean(met)))
@@ -200,7 +199,7 @@ def test_is_the_fold_what_a_live_service_released(played: str) -> None:
     """The real service on its topic, with garbage headers and payloads and a key of 2,000 bytes,
     which gets no learner: each line and policy."""
     text = f"policy_blocks:schedule=capped 8:played={played}"
-    (cell,) = of_kind(cells_of((text,), (HALF,), actions=SERVED), PolicyLearner)
+    (cell,) = cells_of((text,), (HALF,), actions=SERVED)
     learner = cell.learner
     made = feedback_spec(learner=learner)
 
@@ -256,7 +255,7 @@ def test_says_a_log_without_propensities_what_was_released_all_the_same() -> Non
     bare = replace(log, pscore=np.full(log.slots, np.nan))
     (with_, without) = (weigh(either, CELLS[:1], Bench((1,)))[0] for either in (log, bare))
     assert (with_.shares.shares == without.shares.shares).all()
-    assert without.estimate is None
+    assert without.reward is None
     assert without.value is None
 
 

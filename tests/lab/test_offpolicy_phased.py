@@ -14,8 +14,6 @@ from streamdp.core.randomness import SeededRandomness
 from streamdp.lab.common.cells import parse_candidate
 from streamdp.lab.logs import ReadOptions, open_log
 from streamdp.lab.logs.log import ArrayLog
-from streamdp.lab.offpolicy import phased
-from streamdp.lab.offpolicy.phased import KeyRecords
 from streamdp.lab.offpolicy.question import (
     FeedbackQuestion,
     FeedbackReplay,
@@ -25,9 +23,12 @@ from streamdp.lab.offpolicy.question import (
     seconds_for,
 )
 from streamdp.lab.offpolicy.statements import as_json
+from streamdp.lab.papers import on_logs
 from streamdp.lab.papers.bandit import BanditEngine
 from streamdp.lab.papers.learners import Bandit
+from streamdp.lab.papers.on_logs import KeyRecords
 from streamdp.lab.papers.play import BanditRun, regret_of, simulate_bandit, steady
+from streamdp.lab.papers.registered import PaperLearner
 from tests.support.command_line import run_command
 from tests.support.shown_logs import ACTIONS, MEANS, made_up
 
@@ -39,8 +40,8 @@ LEARNERS = ("lazy_thompson:play=held", "lazy_ucb", "adap_klucb", "converted", "h
 def bandit(text: str) -> Bandit:
     """One of the papers' learners at ε = 1."""
     made = parse_candidate(text, observes="feedback").learner(ONE, actions=ACTIONS)
-    assert isinstance(made, Bandit)
-    return made
+    assert isinstance(made, PaperLearner)
+    return made.bandit
 
 
 def losses(slots: int, *, seed: int = 1) -> ArrayLog:
@@ -74,8 +75,8 @@ def test_is_an_exact_replay_the_engine_on_the_same_losses(text: str) -> None:
             engine.observe(action, loss)
             lost += loss
         rewards.append(1 - lost / slots)
-    error = np.hypot(np.std(rewards) / 60**0.5, answer.by_seed.std() / 200**0.5)
-    assert abs(answer.by_seed.mean() - np.mean(rewards)) < 5 * error
+    error = np.hypot(np.std(rewards) / 60**0.5, answer.rewards.std() / 200**0.5)
+    assert abs(answer.rewards.mean() - np.mean(rewards)) < 5 * error
 
 
 def test_adds_regret_up_over_keys(tmp_path: Path) -> None:
@@ -93,7 +94,7 @@ def test_adds_regret_up_over_keys(tmp_path: Path) -> None:
         assert answer.charge.slots + answer.charge.open_slots == 60
         assert answer.charge.epsilon == 1
         assert replayed.best is not None
-        assert answer.by_seed == pytest.approx(replayed.best - answer.regret / 60)
+        assert answer.rewards == pytest.approx(replayed.best - answer.regret / 60)
         assert answer.shares.shares.sum(axis=1) == pytest.approx(1)
 
 
@@ -147,7 +148,7 @@ def test_would_records_that_show_another_action_be_noticed() -> None:
             "end by the count of what a learner itself",
         ),
         (("lazy_ucb",), "service", "end by the count of what a learner itself"),
-        (("batched_exp4",), "auto", "advice comes with each choice"),
+        (("batched_exp4",), "auto", "learners: unknown"),
     ],
 )
 def test_is_what_no_log_can_answer_refused(
@@ -162,7 +163,7 @@ def test_are_phases_without_noise_and_logs_beyond_memory_refused(
 ) -> None:
     with pytest.raises(InvalidConfig, match="no policy without noise"):
         replay_losses(losses(10), asked("lazy_ucb", epsilons=(None,)))
-    monkeypatch.setattr(phased, "MOST_BYTES", 100)
+    monkeypatch.setattr(on_logs, "MOST_BYTES", 100)
     with pytest.raises(InvalidConfig, match="held in memory"):
         replay_losses(losses(10), asked("lazy_ucb"))
     assert replay_losses(losses(10), asked("policy_blocks")).answers
@@ -190,7 +191,7 @@ def test_says_the_command_what_it_costs_before(tmp_path: Path) -> None:
     """Learners that release at every slot take longer, and the table names them."""
     path = tmp_path / "log.npy"
     np.save(path, losses(300).losses)
-    words = ["replay", str(path), "--observes", "feedback", "--learners", "lazy_ucb,hybrid_ucb"]
+    words = ["replay", "shown", str(path), "--learners", "lazy_ucb,hybrid_ucb"]
     result = run_command([*words, "--seeds", "2", "--epsilon", "1/2"])
     assert result.exit_code == 0, result.output
     assert "hybrid_ucb" in result.stdout

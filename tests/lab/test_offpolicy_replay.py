@@ -1,4 +1,4 @@
-"""Does `streamdp replay --observes feedback` answer what a log can, refuse the rest, and say so?"""
+"""Does `streamdp replay shown` answer what a log can, refuse the rest, and say so?"""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def ipc(path: Path, rows: Sequence[Row]) -> Path:
 
 
 def invoked(*arguments: object) -> Any:
-    return run_command([str(argument) for argument in ("replay", *arguments)])
+    return run_command([str(argument) for argument in ("replay", "shown", *arguments)])
 
 
 def written(log: ShownLog, path: Path) -> Path:
@@ -169,7 +169,7 @@ def test_the_command_takes_names_of_columns_and_shows_progress(tmp_path: Path) -
     log = made_up(300, seed=1)
     columns = zip(log.played.tolist(), log.reward.tolist(), log.pscore.tolist(), strict=True)
     path = comma(tmp_path / "log.csv", [{"item_id": a, "click": r, "p": p} for a, r, p in columns])
-    asked = [path, "--observes", "feedback", "--seeds", 1, "--epsilon", 1, "--json", "-"]
+    asked = [path, "--seeds", 1, "--epsilon", 1, "--json", "-"]
     named = invoked(*asked, "--columns", "reward=click,action=item_id,propensity=p")
     answer = json.loads(named.stdout)
     assert answer["slots"] == 300
@@ -181,8 +181,6 @@ def test_the_command_takes_names_of_columns_and_shows_progress(tmp_path: Path) -
     ]:
         refused = invoked(*asked, "--columns", columns_)
         assert said in str(refused.exception) + refused.output
-    of_losses = invoked(path, "--columns", "action=item_id")
-    assert "--columns" in str(of_losses.exception) + of_losses.output
 
 
 def test_each_part_of_a_replay_reports_its_progress(tmp_path: Path) -> None:
@@ -395,20 +393,19 @@ def test_take_records_that_were_not_drawn_no_part() -> None:
 def test_few_effective_clicks_are_no_best_and_warned_of() -> None:
     """A policy far from the log's draws rests on few clicks: it is not compared."""
     log = made_up(400, seed=5, draws=np.array([0.96, 0.02, 0.02]))
-    said = dict(summary(replay_shown(log, QUESTION)))
-    assert "thompson" in said["Few effective clicks"]
-    assert "best" not in said["Best here"].lower().replace("best here", "")
+    replay = replay_shown(log, QUESTION)
+    assert "thompson" in dict(summary(replay))["Few effective clicks"]
+    assert lead(replay)["worth"] == "What they are worth is not known."
 
 
-def test_best_here_is_said_only_where_no_other_lies_within_its_interval() -> None:
+def test_one_is_the_best_only_where_no_other_lies_within_its_interval() -> None:
     """One candidate learns, one hardly does: told apart with many records, not with few."""
     apart = FeedbackQuestion(("thompson", "policy_blocks"), (Fraction(1, 1000),), (0,))
-    many = dict(summary(replay_shown(made_up(20_000, seed=1), apart)))["Best here"]
-    assert many.startswith("thompson at ε = ∞: 0.4")
-    assert many.endswith("of 2 candidates with 10 or more effective clicks.")
-    few = dict(summary(replay_shown(made_up(150, seed=1), apart)))["Best here"]
-    assert few.startswith("not known: the highest is")
-    assert few.endswith("lies within its interval.")
+    many = lead(replay_shown(made_up(20_000, seed=1), apart))
+    assert many["worth"].startswith("thompson at ε = ∞ has the highest reward: 4")
+    assert many["sure"].endswith("with 95 %.")
+    few = lead(replay_shown(made_up(150, seed=1), apart))
+    assert "That it is the best is not known: " in few["sure"]
 
 
 def test_a_candidate_of_one_lucky_record_is_not_the_best() -> None:
@@ -416,10 +413,9 @@ def test_a_candidate_of_one_lucky_record_is_not_the_best() -> None:
     chance = np.random.default_rng(4).dirichlet(np.ones(80))
     log = made_up(10_000, seed=4, draws=chance, means=np.full(80, 0.0042))
     answer = replay_shown(log, replace(QUESTION, learners=("thompson", "policy_weights")))
-    assert all(a.estimate is not None and a.estimate.value < 0.02 for a in answer.answers)
-    said = dict(summary(answer))
-    assert said["Best here"].startswith("not known")
-    assert "none can be compared" in said["Always the same action"]
+    assert all(a.reward is not None and a.reward.value < 0.02 for a in answer.answers)
+    assert lead(answer)["worth"] == "What they are worth is not known."
+    assert "none can be compared" in dict(summary(answer))["Always the same action"]
 
 
 # -- the command ---------------------------------------------------------------------------------
@@ -429,9 +425,7 @@ def test_is_everything_labelled(tmp_path: Path) -> None:
     """Text, page and JSON begin with it, whatever the log could answer."""
     path = written(made_up(300, seed=1), tmp_path / "log.ndjson")
     report, figures = tmp_path / "page.html", tmp_path / "log.json"
-    result = invoked(
-        path, "--observes", "feedback", "--seeds", 2, "--report", report, "--json", figures
-    )
+    result = invoked(path, "--seeds", 2, "--report", report, "--json", figures)
     assert result.exit_code == 0, result.output
     assert NOT_PRIVATE in result.stdout
     assert NOT_PRIVATE in report.read_text()
@@ -448,7 +442,7 @@ def test_is_everything_labelled(tmp_path: Path) -> None:
 def test_plays_losses_of_all_actions_as_feedback(tmp_path: Path) -> None:
     path = tmp_path / "log.npy"
     np.save(path, np.random.default_rng(1).random((200, 3)).astype(np.float32))
-    asked = [path, "--observes", "feedback", "--seeds", 2, "--epsilon", 1]
+    asked = [path, "--seeds", 2, "--epsilon", 1]
     result = invoked(*asked, "--json", "-")
     answer = json.loads(result.stdout)
     assert answer["method"] == "exact"
@@ -460,7 +454,7 @@ def test_plays_losses_of_all_actions_as_feedback(tmp_path: Path) -> None:
 
 def test_tells_what_a_service_released(tmp_path: Path) -> None:
     path = written(made_up(100, seed=1), tmp_path / "log.ndjson")
-    asked = [path, "--observes", "feedback", "--logged", "service", "--seeds", 1, "--epsilon", 1]
+    asked = [path, "--logged", "service", "--seeds", 1, "--epsilon", 1]
     answer = json.loads(invoked(*asked, "--learners", "policy_blocks", "--json", "-").stdout)
     (released,) = answer["releases"]
     assert [release["block"] for release in released["releases"]] == [0, *range(6)]
@@ -472,22 +466,25 @@ def test_tells_what_a_service_released(tmp_path: Path) -> None:
 def test_are_uniform_draws_shown_as_live(tmp_path: Path) -> None:
     path = written(made_up(300, seed=1, draws=EVEN), tmp_path / "log.ndjson")
     figures = tmp_path / "log.json"
-    result = invoked(path, "--observes", "feedback", "--seeds", 2, "--json", figures)
+    result = invoked(path, "--seeds", 2, "--json", figures)
     assert "records met" in result.stdout
     assert json.loads(figures.read_text())["as_live"]
+
+
+def test_a_log_of_what_was_shown_is_no_log_of_losses(tmp_path: Path) -> None:
+    path = written(made_up(100, seed=1), tmp_path / "log.ndjson")
+    assert "expected replay shown" in str(run_command(["replay", "losses", str(path)]).exception)
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--observes", "clicks"], "--observes: unknown"),
-        ([], "expected --observes feedback"),
-        (["--observes", "feedback", "--actions", "a"], "--actions: too few; expected 2 or more"),
-        (["--observes", "feedback", "--logged", "x"], "--logged: unknown"),
-        (["--observes", "feedback", "--learners", "ucb2"], "learners: unknown"),
-        (["--observes", "feedback", "--learners", "ucb1,ucb1"], "different learners"),
-        (["--observes", "feedback", "--content", "x"], "--content: unknown"),
-        (["--observes", "feedback", "--played", "x"], "--played"),
+        (["--actions", "a"], "--actions: too few; expected 2 or more"),
+        (["--logged", "x"], "--logged: unknown"),
+        (["--learners", "ucb2"], "learners: unknown"),
+        (["--learners", "ucb1,ucb1"], "different learners"),
+        (["--content", "x"], "--content: unknown"),
+        (["--played", "x"], "--played"),
     ],
 )
 def test_are_wrong_options_refused(arguments: list[str], said: str, tmp_path: Path) -> None:
@@ -523,7 +520,7 @@ def test_is_a_topic_read_with_its_headers(tmp_path: Path) -> None:
 
     asyncio.run(send())
     topic = f"sqlite:{tmp_path / 'shop.db'}#impressions"
-    asked = [topic, "--observes", "feedback", "--seeds", 1, "--epsilon", 1, "--json", "-"]
+    asked = [topic, "--seeds", 1, "--epsilon", 1, "--json", "-"]
     full = [*asked, "--actions", ",".join(ACTIONS), "--content", "reward"]
     missing = invoked(*full)
     assert "propensities are missing" in str(missing.exception) + missing.output

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES
+from streamdp.lab.common.answer import first_for_good
 from streamdp.lab.common.cells import parse_candidate, policy_learner
 from streamdp.lab.common.words import days_text
-from streamdp.lab.planning import FORMULAS, Wish, changes_as_json, plan_changes, plan_for, table_for
+from streamdp.lab.planning import FORMULAS, Wish, as_json, plan_changes, plan_for, table_for
 from streamdp.lab.play import Walk
 from tests.support.command_line import run_command
 
@@ -50,7 +51,7 @@ def test_is_the_formula_within_a_factor_of_two_of_the_simulation(
     """Of what the simulation says to the user: the end of the block in which it is found."""
     text, actions, rate, gap, epsilon = point
     wish = Wish.of_clicks(text, actions, rate, gap, 1 << 22)
-    found_after = plan_for(wish, Fraction(epsilon), runs=100).found_after
+    found_after = plan_for(wish, Fraction(epsilon), runs=100).settled
     assert found_after is not None
     said = FORMULAS[text].events(
         actions=actions, rate=rate, gap=gap, epsilon=float(Fraction(epsilon))
@@ -78,7 +79,7 @@ def test_is_found_what_stays_found() -> None:
         best = np.array([np.arange(100) < 100 * share for share in shares], dtype=np.float32)
         none = np.zeros((0, 4), dtype=np.int64)
         walk = Walk(kind, 31, best.astype(np.float64), best, None, none, len(best), 100)
-        return walk.settled(shown=0.75, runs=0.9)
+        return first_for_good(walk.found(0.75), walk.starts + walk.lengths - 1)
 
     assert settled(0.1, 0.95, 0.5, 0.92, 1.0) == 8
     assert settled(0.95, 0.99) == 1
@@ -88,7 +89,7 @@ def test_is_found_what_stays_found() -> None:
 def test_tells_the_command_a_table_and_one_answer() -> None:
     result = invoked(*BY_FORMULA, "--horizon", "100000", "--traffic", "2000", "--keys", "3")
     assert result.exit_code == 0, result.output
-    assert "K = 4, ε = 1" in result.stdout
+    assert "ε = 1" in result.stdout
     assert "Events of a key until the best of 4 is found" in result.stdout
     assert "The best action is found after" in result.stdout
     assert "at 2,000 a day" in result.stdout
@@ -135,12 +136,13 @@ def test_the_default_has_its_table_where_its_formula_holds() -> None:
 
 def test_is_the_plan_there_for_programs() -> None:
     plan = json.loads(invoked(*BY_FORMULA, "--horizon", "100000", "--json").stdout)
-    assert plan["found_after"] < 30_000
-    assert plan["found_after_days"] is None
-    assert plan["table"]["epsilon"] == ["0.1", "0.25", "0.5", "1", "2"]
-    assert plan["found_after_by_formula"] == pytest.approx(plan["table"]["events"][1][3])
-    assert [block["first"] for block in plan["blocks"]][:3] == [1, 2, 4]
-    assert 0 < plan["regret"] < plan["uniform_regret"]
+    (row,) = plan["answers"]
+    assert row["found_after"] < 30_000
+    assert row["found_after_days"] is None
+    assert plan["table"]["epsilons"] == ["0.1", "0.25", "0.5", "1", "2"]
+    assert row["found_after_by_formula"] == pytest.approx(plan["table"]["events"][1][3])
+    assert row["regret_over_time"]["slots"][:3] == [1, 3, 7]
+    assert 0 < row["regret"] < plan["worlds"][0]["uniform_regret"]
 
 
 def test_is_any_configured_learner_planned_for() -> None:
@@ -163,8 +165,9 @@ def test_takes_the_plan_a_configured_stream(tmp_path: Path) -> None:
             "--horizon", "1000", "--json",
         ).stdout
     )  # fmt: skip
-    assert plan["learner"] == "policy_blocks:schedule=capped 512"
-    assert (plan["actions"], plan["epsilon"]) == (3, "0.5")
+    (row,) = plan["answers"]
+    assert row["learner"] == "policy_blocks:schedule=capped 512"
+    assert (plan["actions"], row["epsilon"]) == (3, "0.5")
     alone = run_command(
         ["plan", "--config", str(file), "--rate", "0.02", "--gap", "0.03", "--horizon", "1000",
          "--json"],
@@ -235,24 +238,23 @@ def test_are_times_told_for_people() -> None:
 def test_a_plan_says_what_each_learner_loses_when_the_best_changes() -> None:
     """At click rates: every shipped learner that takes an ε, the least regret first."""
     wish = Wish.of_clicks("policy_blocks", 4, 0.02, 0.07, 200_000, keys=3)
-    figures = changes_as_json(plan_changes(wish, Fraction(1), every=20_000))
-    rows = {row["learner"]: row for row in figures["learners"]}
+    world, answers = plan_changes(wish, Fraction(1), every=20_000)
+    figures = as_json(wish, answers, world, 20_000)
+    rows = {row["learner"]: row for row in figures["answers"]}
     takes_epsilon = {
         name
         for name in FEEDBACK_RECIPES
         if parse_candidate(name, observes="feedback").private and name != "policy_contexts"
     }
     assert rows.keys() == takes_epsilon
-    assert figures["changes"] == 10
-    regrets = [row["regret"] for row in figures["learners"]]
+    assert figures["worlds"][0]["changes"] == 10
+    regrets = [row["regret"] for row in figures["answers"]]
     assert regrets == sorted(regrets)
-    assert figures["recommended"] == figures["learners"][0]["learner"]
+    assert f"Recommended: {figures['answers'][0]['learner']}," in figures["lead"]["worth"]
     for row in rows.values():
         assert row["regret_of_all_keys"] == pytest.approx(3 * row["regret"])
-        assert row["mean_loss"] == pytest.approx(0.91 + row["regret"] / 200_000)
-    still = plan_changes(wish, Fraction(1), every=10**6)
-    assert still.changes == 0
-    lost = {placed.name: placed.mean for placed in still.result.placed}
+    _, still = plan_changes(wish, Fraction(1), every=10**6)
+    lost = {answer.cell.name: answer.mean for answer in still}
     assert all(row["regret"] > 1.5 * lost[name] for name, row in rows.items())
 
 
@@ -261,7 +263,7 @@ def test_a_given_learner_stands_beside_the_shipped_ones() -> None:
     asked = [*ASKED, "--horizon", "20000", "--changes-every", "9000"]
     learner = "policy_blocks:schedule=capped 512:forgetting=9/10"
     plan = json.loads(invoked(*asked, "--learner", learner, "--json").stdout)
-    assert learner in {row["learner"] for row in plan["learners"]}
+    assert learner in {row["learner"] for row in plan["answers"]}
     words = " ".join(invoked(*asked).stdout.split())
     assert "the best action changes every 9,000 slots" in words
-    assert "rewards of each key below what was possible" in words
+    assert "Recommended: policy_" in words

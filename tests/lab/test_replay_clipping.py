@@ -150,7 +150,7 @@ def test_send_refuses_what_replay_clips(tmp_path: Path) -> None:
     with path.open("rb") as source, pytest.raises(InvalidConfig, match=expected):
         list(events(path.name, source, actions=("a", "b"), key=None))
     options = ["--learners", "prefix_softmax", "--epsilon", "1", "--seeds", "2"]
-    replayed = run_command(["replay", str(path), *options])
+    replayed = run_command(["replay", "losses", str(path), *options])
     assert replayed.exit_code == 0
     assert "16 of 32 slots have losses outside [0, 1]" in " ".join(replayed.output.split())
 

@@ -183,5 +183,5 @@ def test_a_log_of_feedback_is_refused_with_the_command_that_reads_it(
     source.write_text(text[ending])
     result = run_command(["convert", str(source), str(target)])
     said = str(result.exception) + result.output
-    assert f"expected streamdp replay {source} --observes feedback" in said
+    assert f"expected streamdp replay shown {source}" in said
     assert not target.exists()

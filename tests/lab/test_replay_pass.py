@@ -21,12 +21,13 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import Key
 from streamdp.core.grid import UNIT, quantise
 from streamdp.core.segments import Grouped
+from streamdp.lab.common.answer import Answer
 from streamdp.lab.common.bench import Bench
 from streamdp.lab.common.cells import RUNNING, Cell, parse_candidates, parse_epsilons
 from streamdp.lab.logs import ReadOptions, open_log
 from streamdp.lab.logs.converting import convert
 from streamdp.lab.logs.log import FileLog, LogPart, Portion
-from streamdp.lab.replay.curves import Curves, baselines, curves
+from streamdp.lab.replay.curves import answers, baselines
 from streamdp.lab.replay.replaying import Question, replay_log
 from streamdp.lab.replay.running import follow
 from streamdp.lab.replay.summing import StretchSums, Summed, sum_log
@@ -74,13 +75,18 @@ def test_is_regret_what_a_live_engine_counts() -> None:
     for cell, curve in zip(asked, curves, strict=True):
         for at, seed in enumerate(BENCH.seeds):
             total = sum(_lived_regret(log, cell, seed, partition) for partition in (0, 1))
-            assert curve.by_row[:, at].sum() == pytest.approx(total, abs=1e-9)
-            assert curve.regret[at, -1] == pytest.approx(total, abs=1e-9)
+            assert curve.regret[at] == pytest.approx(total, abs=1e-9)
+        assert curve.by_key.sum() == pytest.approx(curve.mean)
+        assert curve.course.mean[-1] == pytest.approx(curve.mean)
 
 
-def _curves(log: Pieces, asked: Sequence[Cell]) -> list[Curves]:
+def _curves(log: Pieces, asked: Sequence[Cell]) -> list[Answer]:
     sums = summed(log, asked, BENCH)
-    return curves(sums, asked, BENCH, baselines(sums, _points(sums)))
+    return answers(sums, asked, BENCH, baselines(sums, _points(sums)))
+
+
+def _figures(log: Pieces, asked: Sequence[Cell]) -> list[object]:
+    return [(of.regret.tolist(), of.course.as_json()) for of in _curves(log, asked)]
 
 
 def _points(sums: Summed) -> NDArray[np.int64]:
@@ -123,7 +129,9 @@ def test_is_regret_over_time_that_of_shorter_logs() -> None:
     for slots in (7, 30, 39):
         short = _curves(Pieces(log.losses[:slots]), asked)
         for long, end in zip(whole, short, strict=True):
-            assert long.regret[:, slots - 1].tolist() == end.regret[:, -1].tolist()
+            for of_long, of_end in ((long.course.mean, end.course.mean),
+                                    (long.course.low, end.course.low)):  # fmt: skip
+                assert of_long[slots - 1] == of_end[-1]
 
 
 def test_is_the_running_leader_the_live_one() -> None:
@@ -136,23 +144,31 @@ def test_is_the_running_leader_the_live_one() -> None:
     curve = follow(log, cell, sums, BENCH, base)
     for at, seed in enumerate(BENCH.seeds):
         total = sum(_lived_regret(log, cell, seed, partition) for partition in (0, 1))
-        assert curve.by_row[:, at].sum() == pytest.approx(total, abs=1e-9)
+        assert curve.regret[at] == pytest.approx(total, abs=1e-9)
 
 
 def test_do_sums_that_went_to_a_file_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     log, asked = made_up(900, seed=8, keys=6), cells(EVERYONE[:2])
-    in_memory = [curve.regret.tolist() for curve in _curves(log, asked)]
+    in_memory = [
+        curve.course.as_json() | {"regret": curve.regret.tolist()} for curve in _curves(log, asked)
+    ]
     monkeypatch.setattr("streamdp.lab.replay.store._IN_MEMORY", 1000)
-    assert [curve.regret.tolist() for curve in _curves(log, asked)] == in_memory
+    assert [
+        curve.course.as_json() | {"regret": curve.regret.tolist()} for curve in _curves(log, asked)
+    ] == in_memory
 
 
 def test_do_small_parts_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys, seeds and waves are worked on in parts that fit in memory."""
     log, asked = made_up(900, seed=8, keys=6), cells()
-    at_once = [curve.regret.tolist() for curve in _curves(log, asked)]
+    at_once = [
+        curve.course.as_json() | {"regret": curve.regret.tolist()} for curve in _curves(log, asked)
+    ]
     monkeypatch.setattr("streamdp.lab.play._WORDS", 8)
     monkeypatch.setattr("streamdp.lab.replay.curves._VALUES", 64)
-    assert [curve.regret.tolist() for curve in _curves(log, asked)] == at_once
+    assert [
+        curve.course.as_json() | {"regret": curve.regret.tolist()} for curve in _curves(log, asked)
+    ] == at_once
 
 
 QUESTION = Question(

@@ -6,27 +6,20 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
-from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.learners import RECIPES
-from streamdp.lab.common.cells import parse_candidate
+from streamdp.lab.common.answer import first_for_good
+from streamdp.lab.common.cells import FOLLOWING, parse_candidate
 from streamdp.lab.logs.log import ArrayLog
 from streamdp.lab.papers.claims import SHOWN, Effort, claims, ratio
 from streamdp.lab.papers.claims.figures import as_json, with_pictures
-from streamdp.lab.planning import (
-    ChangePlan,
-    Wish,
-    changes_as_json,
-    changing,
-    least_epsilon,
-    plan_changes,
-    plan_for,
-)
+from streamdp.lab.planning import Wish, changing, least_epsilon, plan_changes, plan_for
 from streamdp.lab.planning import as_json as planned
 from streamdp.lab.play import Walk, walks
 from streamdp.lab.replay.replaying import Question, replay_log, seeds_of
@@ -39,7 +32,7 @@ def test_is_a_walk_on_constant_losses_a_replay_of_them() -> None:
     """The deterministic world, in which a replay has the same law; 5.3 standard errors."""
     losses = np.tile(np.array([0.0, 0.25, 1.0], np.float32), (500, 1))
     question = Question((parse_candidate("incumbent_leader"),), (Fraction(1, 4),), seeds_of(400))
-    final = replay_log(ArrayLog("constant", ("a", "b", "c"), losses), question).answers[0].final
+    final = replay_log(ArrayLog("constant", ("a", "b", "c"), losses), question).answers[0].regret
     leader = parse_candidate("incumbent_leader").at(Fraction(1, 4), actions=["a", "b", "c"])
     world = World("constant", (1.0,), (), ((0.0, 0.25, 1.0),))
     (walk,) = walks([leader], world, horizon=500, runs=400, seed=1)
@@ -51,14 +44,13 @@ def test_is_a_walk_on_constant_losses_a_replay_of_them() -> None:
 def test_do_rare_losses_and_keys_change_a_plan() -> None:
     """With rare losses the same gap is told apart sooner; keys cost what one costs, each."""
     candidate = parse_candidate("incumbent_leader")
-    even, rare = (
-        plan_for(Wish(candidate, 20, 0.02, 200_000, 1, base, 7), Fraction(2))
-        for base in (None, 0.01)
-    )
-    assert (even.wish.best, even.wish.others) == (0.49, 0.51)
-    assert (rare.wish.best, rare.wish.others) == (0.01, 0.03)
-    assert rare.regret < 0.6 * even.regret
-    assert planned(rare)["regret_of_all_keys"] == pytest.approx(7 * rare.regret)
+    even, rare = (Wish(candidate, 20, 0.02, 200_000, 1, base, 7) for base in (None, 0.01))
+    assert (even.best, even.others) == (0.49, 0.51)
+    assert (rare.best, rare.others) == (0.01, 0.03)
+    usual, answer = plan_for(even, Fraction(2)), plan_for(rare, Fraction(2))
+    assert answer.mean < 0.6 * usual.mean
+    (row,) = planned(rare, [answer])["answers"]
+    assert row["regret_of_all_keys"] == pytest.approx(7 * answer.mean)
     with pytest.raises(InvalidConfig, match="--base: no losses; expected both in 0"):
         Wish(candidate, 2, 0.5, 10, 1, 0.6)
     with pytest.raises(InvalidConfig, match="--keys: count"):
@@ -69,33 +61,32 @@ def test_do_rare_losses_and_keys_change_a_plan() -> None:
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     assert "the best action's mean is 0.8, all others' 0.9" in " ".join(result.stdout.split())
-    assert "300 keys learn apart" in result.stdout
+    assert "over 300 keys" in result.stdout
 
 
 def test_does_a_plan_hang_together() -> None:
     """Blocks cover the horizon, regret adds up, the bound holds, more ε costs less."""
     wish = Wish(parse_candidate("incumbent_leader"), 20, 0.1, 20_000)
-    low, high = plan_for(wish, Fraction(1, 10)), plan_for(wish, Fraction(2))
+    answers = [plan_for(wish, epsilon) for epsilon in (Fraction(1, 10), Fraction(2))]
+    low, high = planned(wish, answers)["answers"]
     for plan in (low, high):
-        blocks = plan.blocks()
-        assert blocks[0].first == 1
-        assert blocks[-1].last == 20_000
-        assert all(a.last + 1 == b.first for a, b in pairwise(blocks))
-        assert blocks[-1].regret_so_far == pytest.approx(plan.regret)
-        assert plan.bound is not None
-        assert plan.regret < plan.bound.regret
-    assert high.regret < low.regret
-    assert high.settled is not None
+        over = plan["regret_over_time"]
+        assert over["slots"][-1] == 20_000
+        assert over["mean"][-1] == pytest.approx(plan["regret"])
+        assert len(over["slots"]) == len(plan["found_over_time"])
+        assert plan["regret"] < plan["bound"]["regret"]
+    assert high["regret"] < low["regret"]
+    assert high["found_after"] is not None
 
 
 def test_is_the_least_epsilon_enough_and_needed() -> None:
     wish = Wish(parse_candidate("incumbent_leader"), 10, 0.2, 5000)
     plan = least_epsilon(wish, regret=100.0)
     assert plan is not None
-    assert plan.epsilon is not None
-    assert plan.regret <= 100 < plan_for(wish, plan.epsilon * Fraction(9, 10)).regret
-    alone = plan_for(wish, plan.epsilon)
-    assert (plan.walk.costs == alone.walk.costs).all()
+    epsilon = plan.cell.epsilon
+    assert epsilon is not None
+    assert plan.mean <= 100 < plan_for(wish, epsilon * Fraction(9, 10)).mean
+    assert (plan.regret == plan_for(wish, epsilon).regret).all()
     assert least_epsilon(wish, regret=0.5) is None
 
 
@@ -158,9 +149,9 @@ def test_do_the_commands_print() -> None:
     assert result.exit_code == 0, result.output
     assert "The least ε for a regret of 100 is about" in result.stdout
     figures = json.loads(run_command([*asked, "--json"]).stdout)
-    assert figures["blocks"][-1]["last"] == 5000
+    assert figures["answers"][0]["regret_over_time"]["slots"][-1] == 5000
     result = run_command(["reproduce", "example", "--runs", "100", "--json"])
-    assert json.loads(result.stdout)[0]["verdict"] == "not reproduced"
+    assert json.loads(result.stdout)["findings"][0]["verdict"] == "not reproduced"
 
 
 @pytest.mark.parametrize(
@@ -181,24 +172,28 @@ def test_is_an_impossible_number_refused(option: str, value: str) -> None:
             assert run_command([*command, option, value]).exit_code == 2
 
 
-def change_plan(every: int, *, keys: int = 1, epsilon: Fraction = Fraction(1)) -> ChangePlan:
+def change_plan(every: int, *, keys: int = 1, epsilon: Fraction = Fraction(1)) -> dict[str, Any]:
     """A plan for 2¹⁶ slots of three actions."""
     wish = Wish(parse_candidate("incumbent_leader"), 3, 0.2, 1 << 16, 1, 0.3, keys)
-    return plan_changes(wish, epsilon, every=every)
+    world, answers = plan_changes(wish, epsilon, every=every)
+    return planned(wish, answers, world, every)
+
+
+MEMORY, GROWING, CAPPED = FOLLOWING
 
 
 def test_does_a_plan_know_how_often_the_best_action_changes() -> None:
     """Growing blocks are never recommended where it changes often, capped ones not where never."""
     often, never = change_plan(8000), change_plan(1 << 20)
-    assert (often.changes, never.changes) == (8, 0)
-    assert often.result.placed[-1].kind == "growing blocks"
-    assert not often.result.placed[-1].alike
-    assert never.result.placed[-1].kind == "capped blocks"
-    assert often.result.winner.mean < 0.2 * often.result.placed[-1].mean
-    more = change_plan(4000)
-    lost = {placed.kind: placed.mean for placed in often.result.placed}
-    follow = [placed for placed in more.result.placed if placed.kind != "growing blocks"]
-    assert all(placed.mean > lost[placed.kind] for placed in follow)
+    assert (often["worlds"][0]["changes"], never["worlds"][0]["changes"]) == (8, 0)
+    last = often["answers"][-1]
+    assert last["learner"] == GROWING
+    assert last["behind_best"] > last["interval_of_difference"]
+    assert never["answers"][-1]["learner"] == CAPPED
+    assert often["answers"][0]["regret"] < 0.2 * last["regret"]
+    lost = {row["learner"]: row["regret"] for row in often["answers"]}
+    follow = [row for row in change_plan(4000)["answers"] if row["learner"] != GROWING]
+    assert all(row["regret"] > lost[row["learner"]] for row in follow)
 
 
 @pytest.mark.parametrize("every", [500, 20_000, 1 << 16])
@@ -215,16 +210,15 @@ def test_does_the_best_action_last_as_long_as_was_said(every: int) -> None:
 
 def test_are_a_changing_plan_s_units_right() -> None:
     """Losses above the best action of each moment; a slot's mean loss; all keys together."""
-    figures = changes_as_json(change_plan(8000, keys=300))
-    rows = {row["kind"]: row for row in figures["learners"]}
-    assert figures["recommended"] == figures["learners"][0]["learner"]
-    assert figures["learners"][0]["behind_recommended"] == 0
+    figures = change_plan(8000, keys=300)
+    rows = {row["learner"]: row for row in figures["answers"]}
+    first = figures["answers"][0]
+    assert f"Recommended: {first['learner']}," in figures["lead"]["worth"]
+    assert first["behind_best"] == 0
     for row in rows.values():
         assert row["regret_of_all_keys"] == pytest.approx(300 * row["regret"])
-        assert row["mean_loss"] == pytest.approx(0.3 + row["regret"] / (1 << 16))
-        assert row["regret_in_1000_slots"] == pytest.approx(1000 * row["regret"] / (1 << 16))
-        assert 0 < row["interval"] < row["regret"] < 0.2 * (1 << 16)
-    assert rows["growing blocks"]["votes_of_a_key"] < 20 < rows["memory"]["votes_of_a_key"]
+        assert 0 < 1.96 * row["standard_error"] < row["regret"] < 0.2 * (1 << 16)
+    assert rows[GROWING]["blocks"] < 20 < rows[MEMORY]["blocks"]
 
 
 def test_does_the_command_recommend() -> None:
@@ -233,8 +227,8 @@ def test_does_the_command_recommend() -> None:
     assert result.exit_code == 0, result.output
     words = " ".join(result.stdout.split())
     assert "the best action changes every 8,000 slots" in words
-    assert "Recommended: incumbent_leader:schedule=geometric 5/2 to 512, about" in words
-    assert "of 7 keys" in words
+    assert "Recommended: incumbent_leader:schedule=geometric 5/2 to 512, which" in words
+    assert "over 7 keys" in words
     for wrong, said in (
         (["--changes-every", "0"], "--changes-every: slots; expected 6 or more, got 0"),
         (
@@ -264,9 +258,9 @@ def test_several_epsilons_are_compared_with_no_privacy(kind: tuple[str, ...]) ->
     arguments = ["plan", *kind, "--gap", "0.2", "--horizon", "2000", "--epsilon"]
     result = run_command([*arguments, "0.1,10"])
     assert "ε = 0.1" in result.output
-    assert "without" in result.output
+    assert "without privacy" in result.output
     told = run_command([*arguments, "0.1,10", "--json"])
-    first, second, free = json.loads(told.stdout)
+    first, second, free = json.loads(told.stdout)["answers"]
     assert (first["epsilon"], second["epsilon"]) == ("0.1", "10")
     assert first["regret"] > second["regret"] > 0.9 * free["regret"]
     refused = run_command([*arguments, "1,2", "--changes-every", "50"])
@@ -281,7 +275,7 @@ def test_does_a_plan_take_actions_and_budget_from_a_configuration(tmp_path: Path
     results = [run_command(words) for words in (configured, plain)]
     assert [result.exit_code for result in results] == [0, 0]
     assert results[0].stdout == results[1].stdout
-    assert json.loads(results[0].stdout)["epsilon"] == "0.5"
+    assert json.loads(results[0].stdout)["answers"][0]["epsilon"] == "0.5"
 
 
 @pytest.mark.parametrize(
@@ -310,7 +304,7 @@ def test_does_a_plan_play_the_learner_that_is_configured(tmp_path: Path) -> None
     ]
     results = [run_command(some) for some in words]
     assert results[0].stdout == results[1].stdout != results[2].stdout
-    assert json.loads(results[2].stdout)["learner"] == RECIPES.default
+    assert json.loads(results[2].stdout)["answers"][0]["learner"] == RECIPES.default
 
 
 @pytest.mark.slow
@@ -361,15 +355,14 @@ def test_the_interval_of_a_plan_covers_when_the_changes_come() -> None:
     """Two seeds agree within five standard errors: those of runs with the same changes did not."""
     wish = Wish(parse_candidate("remembering_leader"), 3, 0.3, 1 << 14)
     first, other = (
-        plan_changes(replace(wish, seed=seed), Fraction(1), every=1 << 11) for seed in (1, 2)
+        plan_changes(replace(wish, seed=seed), Fraction(1), every=1 << 11)[1] for seed in (1, 2)
     )
-    regrets = {placed.kind: placed for placed in other.result.placed}
-    for placed in first.result.placed:
-        too = regrets[placed.kind]
-        off = abs(placed.mean - too.mean)
-        assert off < 5 * (placed.half**2 + too.half**2) ** 0.5 / 1.96
-    assert len(first.result.winner.final) == 12
-    assert first.runs % 12 == 0
+    others = {answer.cell.name: answer for answer in other}
+    for answer in first:
+        too = others[answer.cell.name]
+        assert abs(answer.mean - too.mean) < 5 * (answer.error**2 + too.error**2) ** 0.5
+    assert len(first[0].regret) == 12
+    assert first[0].runs % 12 == 0
 
 
 def test_a_plan_says_how_many_runs_keep_the_best_action() -> None:
@@ -378,7 +371,7 @@ def test_a_plan_says_how_many_runs_keep_the_best_action() -> None:
     best[np.arange(2, 12), np.arange(10)] = 0
     kind = parse_candidate("remembering_leader").at(Fraction(1), actions=["a", "b"])
     walk = Walk(kind, 4096, np.zeros((12, 10)), best, None, np.zeros((0, 1), np.int64), 12, 10)
-    assert walk.settled(shown=0.75, runs=0.9) == 1
+    assert first_for_good(walk.found(0.75), walk.starts + walk.lengths - 1) == 1
     assert walk.always(0.75, since=1) == 0.0
     assert walk.always(0.75, since=int(walk.starts[7])) == 0.5
 
@@ -387,5 +380,5 @@ def test_no_name_is_broken_in_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("COLUMNS", "80")
     asked = ["--actions", "3", "--epsilon", "1", "--gap", "0.3", "--horizon", "512"]
     shown = run_command(["plan", *asked, "--changes-every", "256"]).stdout
-    assert "capped blocks: incumbent_leader:schedule=geometric 5/2 to 512" in shown
+    assert "incumbent_leader:schedule=geometric 5/2 to 512" in shown
     assert "regret" in shown

@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 
 from streamdp.core.learners import RECIPES
-from streamdp.lab.commands.replay import USUAL
-from streamdp.lab.common.cells import parse_candidates, parse_epsilons
+from streamdp.lab.common.answer import Answer, Trajectory
+from streamdp.lab.common.cells import USUAL_LEARNERS, parse_candidates, parse_epsilons
+from streamdp.lab.common.cells import cells_of as cells_of_losses
 from streamdp.lab.common.words import number
 from streamdp.lab.logs.converting import convert
 from streamdp.lab.logs.log import ArrayLog
-from streamdp.lab.replay.figures import bounds, settled_at, share_reached, timeline
-from streamdp.lab.replay.following import Result, contests, stretch_ends
+from streamdp.lab.replay.figures import bounds, share_reached, timeline
 from streamdp.lab.replay.replaying import Question, Replay, costs, replay_log, seeds_of
-from streamdp.lab.replay.reported import as_json, lead
-from streamdp.lab.replay.summary import _paid, middle, summary
+from streamdp.lab.replay.reported import as_json
+from streamdp.lab.replay.summary import _paid, lead, middle, summary
 from streamdp.wire.unprotected import LABEL, MEMBER
 from tests.support.command_line import run_command
 from tests.support.replayed import Pieces
@@ -67,11 +67,11 @@ def test_the_summary_agrees_with_the_figures(still: Replay) -> None:
     """Its numbers are those of the cells."""
     middle = [answer for answer in still.answers if str(answer.cell.epsilon) == "2"]
     best = min(middle, key=lambda answer: answer.mean)
-    said = _said(still, "Which learner")
-    assert f"{best.cell.name} has the least regret at ε = 2: {number(best.mean)} ±" in said
-    assert number(float(still.base.uniform_regret[-1])) in said
+    said = lead(still)
+    assert f"At ε = 2 {best.cell.name} reached" in said["worth"]
+    assert number(float(still.base.uniform_regret[-1])) in said["worth"]
     for answer in still.answers[:3]:
-        at = settled_at(answer, still.base.points)
+        at = answer.settled
         assert at is not None
         assert f"from slot {at:,}" in _said(still, "When it settles")
     free, paid = still.answers[2], still.answers[0]
@@ -91,12 +91,12 @@ def test_what_privacy_costs_is_a_share_of_the_stake_and_a_gap_to_the_best_withou
     assert free.mean < still.answers[2].mean
     assert said.startswith(f"{paid.cell.name} reached {1 - paid.mean / uniform:.0%} at ε = ")
     assert f"without privacy {free.cell.name} reached {1 - free.mean / uniform:.0%}." in said
-    assert f"{number(float((paid.final - free.final).mean()))} ±" in said
+    assert f"{number(float((paid.regret - free.regret).mean()))} ±" in said
     assert share_reached(paid, still) == pytest.approx(1 - paid.mean / uniform)
 
 
 def test_the_default_grid_holds_the_default_learner() -> None:
-    assert str(USUAL["losses"].learners).split(",")[0] == RECIPES.default
+    assert USUAL_LEARNERS[0] == RECIPES.default
 
 
 def test_a_learner_without_privacy_has_a_report() -> None:
@@ -104,24 +104,13 @@ def test_a_learner_without_privacy_has_a_report() -> None:
     question = Question(parse_candidates("follow_the_leader"), parse_epsilons("0.5"), seeds_of(2))
     free = replay_log(_still(300), question)
     assert _said(free, "When it settles").startswith("follow_the_leader has the best action")
-    assert _said(free, "Which learner").endswith("No learner that was asked for has an ε.")
+    assert lead(free)["sure"].endswith("No learner that was asked for has an ε.")
     assert lead(free)["worth"].startswith("At ε = ∞ follow_the_leader reached ")
     question = replace(question, candidates=parse_candidates("prefix_softmax,follow_the_leader"))
     asked = [
         cell for cell in cells_of(replay_log(_still(300), question)) if cell["role"] == "candidate"
     ]
     assert [cell["epsilon"] for cell in asked] == ["0.5", "inf"]
-
-
-def test_the_report_says_why_nothing_was_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys too short, or too much work: one of the two, and only for the latter fewer seeds."""
-    about = "Memory, growing or capped blocks"
-    short = replay_log(_still(100), QUESTION)
-    assert _said(short, about) == "Not compared: the keys are too short for blocks to stop growing."
-    monkeypatch.setattr("streamdp.lab.replay.following._MOST_DRAWS", 1)
-    long = replay_log(_still(), QUESTION)
-    monkeypatch.undo()
-    assert _said(long, about).startswith("Not compared: there are too many blocks and seeds")
 
 
 def test_a_log_without_losses_says_nothing() -> None:
@@ -157,12 +146,11 @@ def test_regret_is_below_the_bound(still: Replay) -> None:
 def test_the_ledger_charges_whole_blocks_once(still: Replay) -> None:
     """Whole blocks are charged, the open one is not, and no event twice."""
     answer = still.answers[0]
-    assert answer.charged is not None
     schedule = answer.cell.learner.schedule
-    assert answer.charged.blocks == schedule.block_of(4001)
-    assert answer.charged.slots == schedule.start(answer.charged.blocks) - 1
-    assert answer.charged.slots + answer.charged.open_slots == 4000
-    assert answer.charged.epsilon == answer.cell.learner.charge
+    assert answer.charge.blocks == schedule.block_of(4001)
+    assert answer.charge.slots == schedule.start(answer.charge.blocks) - 1
+    assert answer.charge.slots + answer.charge.open_slots == 4000
+    assert answer.charge.epsilon == answer.cell.learner.charge
 
 
 def test_the_lead_says_what_was_at_stake_and_how_sure_that_is(
@@ -221,9 +209,15 @@ def _keyed(slots: int = 900) -> Pieces:
 )
 def test_the_cost_of_privacy_is_never_negative(paid: list[float], said: str) -> None:
     """Noise that happened to help is told as such, and within chance nothing is claimed."""
-    values = np.array(paid)
-    error = 1.96 * float(values.std(ddof=1)) / np.sqrt(len(values))
-    assert re.search(said, _paid(values, error, 2000))
+    nothing, (cell,) = (
+        np.zeros(len(paid)),
+        cells_of_losses(parse_candidates("incumbent_leader"), (Fraction(1),), actions=["a", "b"]),
+    )
+    course = Trajectory(*(np.zeros(1, np.int64), *np.zeros((3, 1))))
+    private, free = (
+        Answer(cell=cell, regret=regret, course=course) for regret in (np.array(paid), nothing)
+    )
+    assert re.search(said, _paid(private, free, 2000))
 
 
 def test_the_figures_hold_actions_keys_and_open_blocks() -> None:
@@ -242,9 +236,8 @@ def test_the_figures_hold_actions_keys_and_open_blocks() -> None:
         ("fr", 600, "a"), ("de", 150, "c"), ("(no key)", 150, "c"),
     ]  # fmt: skip
     shown = middle(replay)
-    assert sum(shown.curves.by_row.mean(axis=1)) == pytest.approx(shown.mean)
-    assert shown.charged is not None
-    open_slots = f"{shown.charged.open_slots:,} of 900 slots"
+    assert sum(shown.by_key) == pytest.approx(shown.mean)
+    open_slots = f"{shown.charge.open_slots:,} of 900 slots"
     assert open_slots in _said(replay, "What is still open")
 
 
@@ -275,80 +268,14 @@ def test_convert_and_replay_work_together(tmp_path: Path) -> None:
     parquet, html = tmp_path / "log.parquet", tmp_path / "log.html"
     result = run_command(["convert", str(tmp_path / "log.npz"), str(parquet)])
     assert result.exit_code == 0, result.output
-    asked = ["replay", str(parquet), "--seeds", "5", "--report", str(html), "--json", "-"]
+    asked = ["replay", "losses", str(parquet), "--seeds", "5", "--report", str(html), "--json", "-"]
     result = run_command(asked)
     assert result.exit_code == 0, result.output
     figures = json.loads(result.stdout.strip().splitlines()[-1])
     assert (figures["slots"], next(iter(figures.items()))) == (600, (MEMBER, LABEL))
     assert json.dumps(figures["lead"]) in html.read_text()
-    result = run_command(["replay", str(parquet), "--seeds", "5"])
+    result = run_command(["replay", "losses", str(parquet), "--seeds", "5"])
     assert result.exit_code == 0, result.output
     assert "NOT PRIVATE" in result.stdout
     result = run_command(["datasets"])
     assert "flights" in result.stdout
-
-
-def _kinds(result: Result) -> list[str]:
-    return [placed.kind for placed in result.placed]
-
-
-def test_the_summary_begins_with_the_winner_of_memory_growing_and_capped(
-    still: Replay, drifting: Replay
-) -> None:
-    """Growing blocks lose where the best action changes, and do not lose where it stays."""
-    assert [result.epsilon for result in drifting.followed] == [Fraction(1, 2), Fraction(2)]
-    for result in drifting.followed:
-        assert set(_kinds(result)) == {"memory", "growing blocks", "capped blocks"}
-        means = [placed.mean for placed in result.placed]
-        assert means == sorted(means)
-        assert _kinds(result)[-1] == "growing blocks"
-        assert not result.placed[-1].alike
-    for result in still.followed:
-        (growing,) = (placed for placed in result.placed if placed.kind == "growing blocks")
-        assert growing is result.winner or growing.alike
-    first = summary(drifting)[0]
-    assert first.about == "Memory, growing or capped blocks"
-    result = drifting.followed[0]
-    assert f"At ε = 0.5 {result.winner.kind} did best, {number(result.winner.mean)} ±" in first.says
-    assert f"growing blocks lost {number(float(result.placed[-1].behind.mean()))} ±" in first.says
-
-
-def test_regret_by_stretch_is_what_was_lost_above_the_best_of_each_stretch(
-    drifting: Replay,
-) -> None:
-    """Against the losses of the log itself: what was played, less the best of each stretch."""
-    losses = _drifting().losses
-    ends = stretch_ends(drifting.base.points, 6000).tolist()
-    assert len(ends) > 40
-    assert ends[-1] == 6000
-    parts = np.split(losses, ends[:-1])
-    best = sum(float(part.sum(axis=0).min()) for part in parts)
-    assert min(len(part) for part in parts) >= 80
-    comparison = as_json(drifting)["following"]
-    assert isinstance(comparison, dict)
-    fixed = float(losses.sum(axis=0).min())
-    assert comparison["best_fixed_above_best_by_stretch"] == pytest.approx(fixed - best)
-    rows = comparison["contests"][0]["learners"]
-    assert [row["kind"] for row in rows] == _kinds(drifting.followed[0])
-    for row in rows:
-        assert row["regret_by_stretch"] == pytest.approx(row["regret"] + fixed - best)
-    assert rows[0]["behind_winner"] == 0 < rows[-1]["behind_winner"]
-    assert rows[-1]["interval_of_difference"] < rows[-1]["behind_winner"]
-
-
-@pytest.mark.slow
-def test_nothing_is_claimed_where_nothing_can_be_known() -> None:
-    """Short keys have no block that stops; one seed has no interval; long logs compare one ε."""
-    short = replay_log(_still(900), QUESTION)
-    assert not short.followed
-    assert "too short" in summary(short)[0].says
-    one = replay_log(_drifting(), replace(QUESTION, seeds=(3,)))
-    assert "± unknown (one seed)" in summary(one)[0].says
-    assert (
-        json.loads(json.dumps(as_json(one)))["following"]["contests"][0]["learners"][0]["interval"]
-        is None
-    )
-    budgets = parse_epsilons("0.1,0.5,1,inf")
-    many = contests(budgets, actions=["a", "b"], slots=10**7, seeds=500)
-    assert [contest.epsilon for contest in many] == [Fraction(1, 2)]
-    assert not contests(budgets, actions=["a", "b"], slots=10**12, seeds=500)

@@ -16,15 +16,11 @@ from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import NULL, UNIT
 from streamdp.core.kinds.kind import Kind
 from streamdp.lab.baselines import BASELINES, BLOCK
-from streamdp.lab.commands.simulate import _print_tables
-from streamdp.lab.common.answer import Trajectory
-from streamdp.lab.common.cells import parse_candidate, parse_candidates, parse_epsilons
-from streamdp.lab.papers.learners import Bandit
+from streamdp.lab.common.cells import DEFAULT, parse_candidate, parse_candidates, parse_epsilons
 from streamdp.lab.play import Walk, walks
+from streamdp.lab.report.terminal import Table, draw
 from streamdp.lab.simulation import (
-    DEFAULT,
     PAPERS,
-    Outcome,
     SimulationSize,
     best_paper,
     relative,
@@ -100,7 +96,6 @@ def test_a_simulation_of_blocks_has_the_regret_of_an_engine_that_gets_single_slo
     candidate = parse_candidate(text, observes=observes)
     (outcome,) = simulate([candidate], [Fraction(1)], [SMALL], SimulationSize(RUNS, SLOTS, seed=3))
     kind = candidate.learner(Fraction(1), actions=["0", "1", "2"])
-    assert not isinstance(kind, Bandit)
     other = by_slots(kind, seed=4)
     spread = sqrt(outcome.error**2 + other.var(ddof=1) / len(other))
     assert abs(outcome.mean - other.mean()) < 5.2 * spread
@@ -115,13 +110,13 @@ def test_are_runs_the_same_again_and_common_to_all() -> None:
         simulate(candidates, parse_epsilons("0.1,1"), [SMALL], bench) for _ in range(2)
     )
     for one, other in zip(first, second, strict=True):
-        np.testing.assert_array_equal(one.regrets, other.regrets)
-    outcomes = {(outcome.learner, outcome.epsilon): outcome for outcome in first}
+        np.testing.assert_array_equal(one.regret, other.regret)
+    outcomes = {(outcome.cell.name, outcome.cell.epsilon): outcome for outcome in first}
     assert len(outcomes) == 5
     (low, high) = parse_epsilons("0.1,1")
     capped, free = "prefix_softmax", "prefix_softmax:cap=none"
-    np.testing.assert_array_equal(outcomes[capped, low].regrets, outcomes[free, low].regrets)
-    assert (outcomes[capped, high].regrets != outcomes[free, high].regrets).any()
+    np.testing.assert_array_equal(outcomes[capped, low].regret, outcomes[free, low].regret)
+    assert (outcomes[capped, high].regret != outcomes[free, high].regret).any()
 
 
 @pytest.mark.slow
@@ -183,7 +178,7 @@ def test_is_a_comparison_with_what_was_not_simulated_refused() -> None:
         parse_candidates("naive_noisy_leader"), parse_epsilons("1"),
         [World("flat", (0.5, 0.5))], SimulationSize(runs=3),
     )  # fmt: skip
-    assert str(flat[0]) == "0 ± 0"
+    assert (flat[0].mean, flat[0].error) == (0, 0)
     with pytest.raises(sd.InvalidConfig, match="without any regret"):
         relative(flat, reference="naive_noisy_leader")
 
@@ -199,10 +194,10 @@ def run(*arguments: str) -> str:
 def test_does_the_command_print_tables_and_json() -> None:
     rows = json.loads(
         run("--json", "--epsilon", "1,inf", "--learners", "incumbent_leader", "--slots", "9000")
-    )
+    )["answers"]
     assert len(rows) == 2 * len(STATIONARY)
-    assert {row["epsilon"] for row in rows} == {"1", None}
-    assert all(row["mean_regret"] > 0 and row["runs"] == 3 for row in rows)
+    assert {row["epsilon"] for row in rows} == {"1", "inf"}
+    assert all(row["regret"] > 0 and row["runs"] == 3 for row in rows)
     for arguments in ([], ["--learners", "naive_noisy_leader"]):
         text = run("--slots", "9000", "--epsilon", "1", *arguments)
         assert "naive_noisy_leader" in text
@@ -251,8 +246,8 @@ def test_does_a_growing_learner_stay_blind_and_a_remembering_one_follow() -> Non
 def test_does_the_page_on_learning_show_the_commands_own_table() -> None:
     """The first table's header; the numbers are those of more runs."""
     text = run("--markdown", "--slots", "9000")
-    headers = [line for line in text.splitlines() if line.startswith(("| learner", "| ε"))]
-    assert len(headers) == 2
+    headers = [line for line in text.splitlines() if line.startswith(("| learner", "| world"))]
+    assert len(headers) == 4
     assert headers[0] in LEARNING
     assert "streamdp simulate --runs 2000 --markdown" in LEARNING
     shown = re.search(r"remembering_leader`\*\* \(default\) \|.* ([\d.]+) ± [\d.]+ \|\n", LEARNING)
@@ -275,7 +270,7 @@ def test_does_each_baseline_look_at_the_blocks_that_it_names() -> None:
         parse_candidates("incumbent_leader"), parse_epsilons("4"), [turns],
         SimulationSize(runs=4, horizon=1 << 17), baselines=BASELINES,
     )  # fmt: skip
-    lost = {outcome.learner: outcome.mean / (4 * 0.6) for outcome in outcomes}  # slots a change
+    lost = {outcome.cell.name: outcome.mean / (4 * 0.6) for outcome in outcomes}  # slots a change
     assert all(name.endswith("NOT PRIVATE") for name in list(lost)[1:])
     sliding, restarting, shared = list(lost.values())[1:]
     assert 0.4 * 32 * BLOCK < sliding < 0.6 * 32 * BLOCK
@@ -293,8 +288,8 @@ def test_does_the_default_follow_change_in_worlds_that_it_was_not_chosen_by() ->
     rows = json.loads(
         run("--worlds", "held-out-drifting", "--epsilon", "1", "--slots", str(1 << 17), "--json",
             "--learners", f"{DEFAULT},incumbent_leader")
-    )  # fmt: skip
-    lost = {(row["instance"], row["learner"]): row["mean_regret"] for row in rows}
+    )["answers"]  # fmt: skip
+    lost = {(row["world"], row["learner"]): row["regret"] for row in rows}
     instances = list(dict.fromkeys(instance for instance, _ in lost))
     assert len(instances) == len(HELD_OUT_DRIFTING) == 10
     ratios = [lost[name, DEFAULT] / lost[name, "incumbent_leader"] for name in instances]
@@ -315,14 +310,6 @@ def test_are_the_held_out_worlds_what_they_are_called() -> None:
         assert (len(best) == 1) == (instance in HELD_OUT_STATIONARY), instance.name
 
 
-def test_is_the_rounding_of_a_mean_no_error() -> None:
-    """Runs that are all alike but for the last bits of their sums."""
-    regrets = np.array([100, 100 - 3e-14, 100 - 1e-14])
-    course = Trajectory(np.array([1]), *(regrets[:1] for _ in range(3)))
-    alike = Outcome(STATIONARY[0], "prefix_softmax", None, regrets, course)
-    assert str(alike) == "100 ± 0"
-
-
 def test_a_table_of_numbers_is_whole_in_80_columns(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -330,7 +317,7 @@ def test_a_table_of_numbers_is_whole_in_80_columns(
     monkeypatch.setenv("COLUMNS", "80")
     numbers = [f"{at}.234567 ± {at}.123456" for at in range(1, 8)]
     header = ["learner", *(f"ε = {at}" for at in range(7))]
-    _print_tables([("title", header, [["noisy_leader:noise=exponential", *numbers]])])
+    draw(Table("title", header, [["noisy_leader:noise=exponential", *numbers]]))
     printed = capsys.readouterr().out
     assert "…" not in printed
     cells = [line.split("│")[1:-1] for line in printed.splitlines() if line.startswith("│")]

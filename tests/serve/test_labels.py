@@ -16,7 +16,7 @@ from streamdp.cli import application
 from streamdp.wire.unprotected import LABEL, MEMBER, NOT_PRIVATE, labelled
 from tests.conftest import ROOT
 
-EXACT = {"state inspect", "doctor", "replay"}
+EXACT = {"state inspect", "doctor", "replay losses", "replay shown"}
 """What they print may be content: each object with some of it has the label."""
 
 PUBLIC = {

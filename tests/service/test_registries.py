@@ -615,7 +615,7 @@ def test_commands_ask_the_registry_once_they_are_called(tmp_path: Path) -> None:
         assert "1 of 2 records unusable" in " ".join(told.split())
         form = f"avro,registry={kept.url},subject=events-value"
         place = f"sqlite:{tmp_path}/shop.db#events"
-        replay = ["replay", place, "--actions", "a,b,c", "--format", form, "--json", "-"]
+        replay = ["replay", "losses", place, "--actions", "a,b,c", "--format", form, "--json", "-"]
         result = run_command(replay)
         assert result.exit_code == 0, result.output
         report = json.loads(result.stdout)

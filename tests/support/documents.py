@@ -219,7 +219,9 @@ class Story:
         if "project" in table:
             assert list(table["project"]) == ["entry-points"]
             assert set(table["project"]["entry-points"]) <= {
+                "streamdp.commands",
                 "streamdp.formats",
+                "streamdp.laboratory",
                 "streamdp.recipes",
                 "streamdp.transports",
             }

@@ -1,11 +1,10 @@
-"""Writes the results that a command has beside its table: a page, and figures for programs."""
+"""Shows what a command found: tables, a page, and figures for programs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -22,27 +21,23 @@ def check_places(*paths: Path | None) -> None:
             check_writable(path)
 
 
-def write_report(
-    kind: Kind,
-    figures: Callable[[], object],
-    *,
-    page_at: Path | None,
-    json_at: Path | None = None,
+def report(
+    kind: Kind, figures: dict[str, Any], *, page_at: Path | None = None, json_at: Path | None = None
 ) -> None:
-    """Write all figures as a page and as JSON, if they were asked for; ``-`` prints the JSON."""
+    """Show figures: as a page, as JSON (``-`` prints it), and, if it is not printed, as tables."""
     from streamdp.lab.report import page
 
-    if page_at is None and json_at is None:
-        return
-    made = figures()
     if page_at is not None:
-        _write(page_at, page(kind, made))
+        _write(page_at, page(kind, figures))
+    text = json.dumps(figures, ensure_ascii=False, allow_nan=False)
+    if str(json_at) == "-":
+        typer.echo(text)
+        return
     if json_at is not None:
-        text = json.dumps(made, ensure_ascii=False, allow_nan=False)
-        if str(json_at) == "-":
-            typer.echo(text)
-        else:
-            _write(json_at, text + "\n")
+        _write(json_at, text + "\n")
+    from streamdp.lab.report.terminal import show  # which loads rich
+
+    show(kind, figures)
 
 
 def _write(path: Path, text: str) -> None:

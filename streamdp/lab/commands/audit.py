@@ -6,11 +6,12 @@ and format.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import lru_cache, partial
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from streamdp.core.kinds.kind import Kind
     from streamdp.core.randomness import Randomness
     from streamdp.lab.audit import Audit, Memo
+    from streamdp.lab.report.terminal import Table
 
 SHIPPED = (
     {"recipe": "incumbent_leader"},
@@ -43,7 +45,6 @@ _TABLES = (
 """Of a recipe with contexts: a table of two cells, and one of four in two parts."""
 
 _BLACK_BOX_ACTIONS = 2
-_BANDITS = 10  # keys of a bandit learner's sample: each needs an engine of its own
 
 
 def register(app: typer.Typer) -> None:
@@ -88,6 +89,7 @@ def audit(
     Example: streamdp audit --recipe incumbent_leader --epsilon 0.5 --black-box
     """
     from streamdp.core.randomness import SeededRandomness
+    from streamdp.lab.report.terminal import draw
 
     outside, randomness = runs if black_box else None, SeededRandomness(seed)
     if config is None:
@@ -97,7 +99,11 @@ def audit(
     else:
         _refuse_beside_config(recipe=recipe, epsilon=epsilon, actions=actions)
         audits = list(_of_configuration(config, samples, randomness, outside))
-    _print_json(audits) if as_json else _print_table(audits)
+    figures = [_figures(result) for result in audits]
+    if as_json:
+        typer.echo(json.dumps(figures, indent=2, ensure_ascii=False))
+    else:
+        draw(_table(figures))
     if not all(result.passed for result in audits):
         raise typer.Exit(1)
 
@@ -116,16 +122,15 @@ def _of_recipes(
     from streamdp.core.learners.feedback import FEEDBACK_RECIPES, feedback_learner_of
     from streamdp.lab.audit import Memo
     from streamdp.lab.commands._black_box import seen_from_outside
-    from streamdp.lab.papers.audit import audit_bandit
-    from streamdp.lab.papers.learners import BANDIT_RECIPES, bandit_of
+    from streamdp.lab.common.cells import PLAYS_ITSELF
 
     memo = Memo()
     for options, many, size in chosen:
         names = tuple(f"action {i}" for i in range(1, many + 1))
         config = {**options, "epsilon": size}
-        if options["recipe"] in BANDIT_RECIPES:
-            bandit = bandit_of(config, actions=names)
-            yield audit_bandit(bandit, samples=samples // _BANDITS, randomness=randomness)
+        if (itself := PLAYS_ITSELF.get(options["recipe"])) is not None:
+            own = itself(actions=names, epsilon=size)
+            yield own.audited(samples=samples, randomness=randomness)
             continue
         learner: Kind
         if options["recipe"] in FEEDBACK_RECIPES:
@@ -204,7 +209,7 @@ def _chosen(recipes: list[str] | None) -> list[dict[str, str]]:
     from streamdp.core.errors import InvalidConfig
     from streamdp.core.learners import RECIPES
     from streamdp.core.learners.feedback import FEEDBACK_RECIPES
-    from streamdp.lab.papers.learners import BANDIT_RECIPES
+    from streamdp.lab.common.cells import plays_itself
 
     named = [options["recipe"] for options in SHIPPED]
     others = {**RECIPES, **FEEDBACK_RECIPES}
@@ -215,8 +220,9 @@ def _chosen(recipes: list[str] | None) -> list[dict[str, str]]:
         for where in ([{}, {"played": "value"}] if _takes(made, "played") else [{}])
         for options in ([{**where, **of} for of in _TABLES] if _takes(made, "context") else [where])
     ]
-    bandits = [{"recipe": name} for name in BANDIT_RECIPES if name in (recipes or ())]
-    known = [*SHIPPED, *added, *bandits]
+    known = [*SHIPPED, *added]
+    rest = set(recipes or ()) - {options["recipe"] for options in known}
+    known += [{"recipe": name} for name in (plays_itself() if rest else ()) if name in rest]
     for name in recipes or []:
         if all(options["recipe"] != name for options in known):
             expected = ", ".join(dict.fromkeys(options["recipe"] for options in known))
@@ -230,51 +236,51 @@ def _takes(recipe: Callable[..., object], option: str) -> bool:
     return option in inspect.signature(recipe).parameters
 
 
-def _print_table(audits: list[Audit]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    title = "What the shipped learners cost each event"
-    table = Table(title=title, caption=_CAPTION, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("learner", no_wrap=True)
-    table.add_column("K", justify="right")
-    table.add_column("ε configured", justify="right", min_width=10)
-    table.add_column("ε charged", justify="right", min_width=7)
-    table.add_column("worst exact log-ratio", justify="right", min_width=11)
-    table.add_column("samples", justify="right", min_width=7)
-    outside = any(result.outside is not None for result in audits)
-    if outside:
-        table.add_column("seen from outside", justify="right")
-    table.add_column("verdict", min_width=7)
-    before = ""
-    for result in audits:
-        name = _name(result)
-        if name != before:
-            table.add_section()
-        verdict = result.verdict if result.passed else f"[bold red]{result.verdict}[/]"
-        table.add_row(
-            "" if name == before else name,
-            str(result.actions),
-            result.configured,
-            str(result.charged),
-            f"{result.worst:.9f}",
-            str(result.samples),
-            *([_proven(result)] if outside else []),
-            "\n".join([verdict, *result.failures]),
-        )
-        before = name
-    Console().print(table)
+def _figures(result: Audit) -> dict[str, Any]:
+    return {
+        "learner": result.learner,
+        "actions": result.actions,
+        "epsilon_configured": result.configured,
+        "epsilon_charged": str(result.charged),
+        "worst_log_ratio": result.worst,
+        "samples": result.samples,
+        "epsilon_proven": result.outside,
+        "verdict": result.verdict,
+        "failures": list(result.failures),
+    }
 
 
-def _proven(result: Audit) -> str:
+def _table(figures: list[dict[str, Any]]) -> Table:
+    """A row for each learner, number of actions and ε."""
+    from streamdp.lab.report.terminal import Table
+
+    outside = any(of["epsilon_proven"] is not None for of in figures)
+    header = ["learner", "K", "ε configured", "ε charged", "worst exact log-ratio", "samples"]
+    rows = [
+        [
+            _name(of["learner"]),
+            str(of["actions"]),
+            of["epsilon_configured"],
+            of["epsilon_charged"],
+            f"{of['worst_log_ratio']:.9f}",
+            str(of["samples"]),
+            *([_proven(of["epsilon_proven"])] if outside else []),
+            "\n".join([of["verdict"], *of["failures"]]),
+        ]
+        for of in figures
+    ]
+    header += [*(["seen from outside"] if outside else []), "verdict"]
+    return Table("What the shipped learners cost each event", header, rows, _CAPTION)
+
+
+def _proven(epsilon: float | None) -> str:
     """The bound that the service's releases prove."""
-    return "" if result.outside is None else f"ε ≥ {result.outside:.3f}"
+    return "" if epsilon is None else f"ε ≥ {epsilon:.3f}"
 
 
-def _name(result: Audit) -> str:
+def _name(learner: str) -> str:
     """The recipe and, below it, the options that distinguish it."""
-    recipe, _, rest = result.learner.partition("(")
+    recipe, _, rest = learner.partition("(")
     options = rest.partition(")")[0].split(", ")
     shown = [option.removeprefix("schedule=") for option in options if option != "resample=none"]
     return "\n  ".join([recipe, *(option for option in shown if not option.startswith("epsilon="))])
@@ -286,23 +292,3 @@ _CAPTION = (
     "form. Every draw in blocks of up to 256 slots, computed again from the log. "
     "Transcripts against their law by χ², false alarms 1e-9 each."
 )
-
-
-def _print_json(audits: list[Audit]) -> None:
-    import json
-
-    results = [
-        {
-            "learner": result.learner,
-            "actions": result.actions,
-            "epsilon_configured": result.configured,
-            "epsilon_charged": str(result.charged),
-            "worst_log_ratio": result.worst,
-            "samples": result.samples,
-            "epsilon_proven": result.outside,
-            "verdict": result.verdict,
-            "failures": list(result.failures),
-        }
-        for result in audits
-    ]
-    typer.echo(json.dumps(results, indent=2, ensure_ascii=False))

@@ -14,7 +14,6 @@ def register(app: typer.Typer) -> None:
 
 
 def convert(
-    context: typer.Context,
     source: Annotated[str, typer.Argument(help="A file or a topic, as for replay.")],
     target: Annotated[
         str, typer.Argument(help="A file of the kind that its ending says, or a topic.")
@@ -32,7 +31,6 @@ def convert(
     none. Losses outside [0, 1] are not sent to a topic: a file is the place to look at them.
     """
     from streamdp.core.errors import InvalidConfig
-    from streamdp.lab.commands._of_use import refuse_useless
     from streamdp.lab.commands._progress import watching
     from streamdp.lab.commands.replay import reading, shows
     from streamdp.lab.logs import is_topic, open_log
@@ -44,24 +42,14 @@ def convert(
         raise InvalidConfig(
             source,
             "holds what was shown, which is not converted: a log has the losses of all actions",
-            expected=f"streamdp replay {source} --observes feedback, which reads it as it is",
+            expected=f"streamdp replay shown {source}, which reads it as it is",
             got=f"streamdp convert {source} {target}",
         )
-    topic = is_topic(target)
-    from_topic = is_topic(source) and not Path(source).exists()
-    refuse_useless(
-        context,
-        [
-            (["--format", "--set"], topic or from_topic, "a topic"),
-            (["--on-bad"], not from_topic, "a file (a topic is read as live)"),
-        ],
-        got=source if from_topic else f"{source} and {target}",
-    )
     how = reading(actions, on_bad, wire_format, setting)
     log = open_log(source, how)
     with watching() as watch:
         tell = watch(f"writing {target}", log.slots)
-        if topic:
+        if is_topic(target):
             written = send_log(log, target, how, progress=tell)
         else:
             written = write(log, Path(target), progress=tell)

@@ -36,4 +36,4 @@ def datasets(
     slots, actions = dataset.losses.shape
     typer.echo(f"{name}: {dataset.about}; {slots:,} slots, {actions} actions")
     typer.echo(f"licence: {dataset.licence}")
-    typer.echo(f"wrote {target}; now: streamdp replay {target} --report {name}.html")
+    typer.echo(f"wrote {target}; now: streamdp replay losses {target} --report {name}.html")

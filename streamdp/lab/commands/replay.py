@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,34 +15,9 @@ if TYPE_CHECKING:
     from streamdp.lab.logs import ReadOptions
     from streamdp.lab.logs.shown_files import Fields
     from streamdp.lab.logs.stages import Watch
-    from streamdp.lab.offpolicy.answers import FeedbackAnswer
     from streamdp.lab.offpolicy.question import FeedbackQuestion, FeedbackReplay
-    from streamdp.lab.replay.replaying import Question, Replay
     from streamdp.lab.workers import Workers
     from streamdp.wire.feedback import Feedback
-
-Observes = Literal["losses", "feedback"]
-
-
-@dataclass(frozen=True, slots=True)
-class Usual:
-    """What is asked of a log where nothing else is given."""
-
-    learners: str | None  # None: every private policy, and one without privacy
-    epsilons: str
-    seeds: int
-
-
-USUAL: Mapping[Observes, Usual] = MappingProxyType(
-    {
-        "losses": Usual(
-            "remembering_leader,incumbent_leader,prefix_softmax,noisy_leader:noise=exponential",
-            "0.1,0.5,1,inf",
-            100,
-        ),
-        "feedback": Usual(None, "0.25,0.5,1", 20),
-    }
-)
 
 CONTENTS = ("reward", "loss", "losses")
 
@@ -63,16 +38,14 @@ LearnersOption = Annotated[
 ]
 
 EpsilonsOption = Annotated[
-    str | None, typer.Option(help="Budgets by commas; inf is without privacy (of losses only).")
+    str, typer.Option(help="Budgets by commas; inf is without privacy (of losses only).")
 ]
 
 PlayedOption = Annotated[
-    str, typer.Option(help="Feedback of a topic: where the action stands, header or value.")
+    str, typer.Option(help="Of a topic: where the action stands, header or value.")
 ]
 
-HeaderOption = Annotated[
-    str, typer.Option(help="Feedback of a topic: the header of the shown action.")
-]
+HeaderOption = Annotated[str, typer.Option(help="Of a topic: the header of the shown action.")]
 
 MostKeyBytesOption = Annotated[
     int, typer.Option(min=1, help="With --logged service: the stream's limits.most_key_bytes.")
@@ -81,21 +54,21 @@ MostKeyBytesOption = Annotated[
 ColumnsOption = Annotated[
     str | None,
     typer.Option(
-        help="Feedback of a file: what it calls its columns, as in"
+        help="Of a file: what it calls its columns, as in"
         " reward=click,action=item_id,propensity=pscore."
     ),
 ]
 
-PscoreOption = Annotated[str, typer.Option(help="Feedback: the column or header of propensities.")]
+PscoreOption = Annotated[str, typer.Option(help="The column or header of propensities.")]
 
 ContentOption = Annotated[
-    str | None, typer.Option(help="Feedback of a topic: reward, loss, or losses (of all).")
+    str | None, typer.Option(help="Of a topic: reward, loss, or losses (of all).")
 ]
 
 LoggedDraws = Annotated[
     str,
     typer.Option(
-        help="Feedback: how shown actions were drawn: auto (by their propensities),"
+        help="How shown actions were drawn: auto (by their propensities),"
         " propensities, uniform, or service (what one released, without values)."
     ),
 ]
@@ -105,7 +78,7 @@ ContextOption = Annotated[
     str | None,
     typer.Option(
         "--context",
-        help="Feedback with contexts: a configuration (of the stream --stream), its context table"
+        help="Contexts: a configuration (of the stream --stream), its context table"
         " as JSON, or columns as in device,country=region whose values are levels.",
     ),
 ]
@@ -118,48 +91,112 @@ StreamOption = Annotated[
 ExecutorOption = Annotated[
     str,
     typer.Option(
-        help="Who reads the log: process (this one), pool or pool:PROCESSES (of this machine),"
+        help="Who reads files: process (this one), pool or pool:PROCESSES (of this machine),"
         " dask:ADDRESS (a cluster), or auto: a pool for long logs. No answer depends on it."
-        " For files."
     ),
 ]
 
+SeedsOption = Annotated[int, typer.Option(min=1, help="How many seeds.")]
+
+FirstSeedOption = Annotated[int, typer.Option(min=0, help="The first of the seeds.")]
+
+ReportOption = Annotated[Path | None, typer.Option(help="Write the report's page here.")]
+
+JsonOption = Annotated[
+    Path | None, typer.Option("--json", help="Write all figures here; - prints them.")
+]
+
+ActionsOption = Annotated[
+    str | None, typer.Option(help="Names of the actions by commas, where the log has none.")
+]
+
+BadOption = Annotated[
+    str,
+    typer.Option("--on-bad", help="Rows of a file that cannot be used: refuse, or null (as live)."),
+]
+
+FormatOption = Annotated[
+    str, typer.Option("--format", help="A topic's wire format: NAME, or NAME,option=value,… .")
+]
+
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", help="name=value for a topic's transport.")
+]
+
+EpochOption = Annotated[int, typer.Option(min=1, help="The stream's epoch, for the same bits.")]
+
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("replay")(replay)
+    """Add the two commands."""
+    group = typer.Typer(no_args_is_help=True, help=(
+        "Replay a log with a grid of learners, budgets and seeds. NOT PRIVATE."
+    ))  # fmt: skip
+    group.command("losses")(losses)
+    group.command("shown")(shown)
+    app.add_typer(group, name="replay")
 
 
-def replay(
-    context: typer.Context,
+def losses(
     log: LogArgument,
-    observes: Annotated[
-        str, typer.Option(help="losses (of all actions), or feedback (of the shown action).")
-    ] = "losses",
     learners: LearnersOption = None,
-    epsilon: EpsilonsOption = None,
-    seeds: Annotated[
-        int | None, typer.Option(min=1, help="How many seeds; 100, with feedback 20.")
-    ] = None,
-    first_seed: Annotated[int, typer.Option(min=0, help="The first of the seeds.")] = 0,
-    report: Annotated[Path | None, typer.Option(help="Write the report's page here.")] = None,
-    as_json: Annotated[
-        Path | None, typer.Option("--json", help="Write all figures here; - prints them.")
-    ] = None,
-    actions: Annotated[
-        str | None, typer.Option(help="Names of the actions by commas, where the log has none.")
-    ] = None,
-    on_bad: Annotated[
-        str, typer.Option(help="Rows that cannot be used: refuse, or null (as live).")
-    ] = "refuse",
-    wire_format: Annotated[
-        str, typer.Option("--format", help="A topic's wire format: NAME, or NAME,option=value,… .")
-    ] = "json",
-    setting: Annotated[
-        list[str] | None, typer.Option("--set", help="name=value for a topic's transport.")
-    ] = None,
+    epsilon: EpsilonsOption = "0.1,0.5,1,inf",
+    seeds: SeedsOption = 100,
+    first_seed: FirstSeedOption = 0,
+    report: ReportOption = None,
+    as_json: JsonOption = None,
+    actions: ActionsOption = None,
+    on_bad: BadOption = "refuse",
+    wire_format: FormatOption = "json",
+    setting: SetOption = None,
     stream: StreamOption = "replay",
-    epoch: Annotated[int, typer.Option(min=1, help="The stream's epoch, for the same bits.")] = 1,
+    epoch: EpochOption = 1,
+    executor: ExecutorOption = "auto",
+) -> None:
+    """Replay a log of the losses of all actions, with learners that see them. NOT PRIVATE.
+
+    The log is read as the service would have read it: finite losses outside [0, 1] are clipped, and
+    the report says in how many slots (`streamdp send` refuses them).
+    """
+    from streamdp.core.errors import InvalidConfig
+    from streamdp.lab.commands._progress import watching
+    from streamdp.lab.commands._written import check_places
+    from streamdp.lab.commands._written import report as shown_as
+    from streamdp.lab.common.cells import USUAL_LEARNERS, parse_candidates, parse_epsilons
+    from streamdp.lab.logs import open_log
+    from streamdp.lab.replay.replaying import Question, costs, replay_log, seeds_of
+    from streamdp.lab.replay.reported import as_json as figures
+    from streamdp.lab.workers import workers_of
+
+    if shows(log):
+        what = "holds what was shown, not the losses of all actions"
+        raise InvalidConfig(log, what, expected="replay shown", got="replay losses")
+    check_places(report, as_json)
+    how, budgets = reading(actions, on_bad, wire_format, setting), parse_epsilons(epsilon)
+    candidates, which = parse_candidates(learners or USUAL_LEARNERS), seeds_of(seeds, first_seed)
+    question = Question(candidates, budgets, which, _named(stream), epoch)
+    source = open_log(log, how)
+    size = source.slots * len(source.actions) if len(source.parts) > 1 else 0
+    for cost in costs(source, question):
+        typer.echo(f"cost: {cost}", err=True)
+    with watching() as watch, workers_of(executor, size) as workers:
+        replay = replay_log(source, question, watch=watch, workers=workers)
+    shown_as("losses", figures(replay), page_at=report, json_at=as_json)
+
+
+def shown(
+    log: LogArgument,
+    learners: LearnersOption = None,
+    epsilon: EpsilonsOption = "0.25,0.5,1",
+    seeds: SeedsOption = 20,
+    first_seed: FirstSeedOption = 0,
+    report: ReportOption = None,
+    as_json: JsonOption = None,
+    actions: ActionsOption = None,
+    on_bad: BadOption = "refuse",
+    wire_format: FormatOption = "json",
+    setting: SetOption = None,
+    stream: StreamOption = "replay",
+    epoch: EpochOption = 1,
     logged: LoggedDraws = "auto",
     content: ContentOption = None,
     most_key_bytes: MostKeyBytesOption = 1024,
@@ -170,95 +207,39 @@ def replay(
     contexts: ContextOption = None,
     executor: ExecutorOption = "auto",
 ) -> None:
-    """Replay a log with a grid of learners, budgets and seeds. NOT PRIVATE.
+    """Say what learners would have won that see only what was shown. NOT PRIVATE.
 
-    The log is read as the service would have read it: finite losses outside [0, 1] are clipped, and
-    the report says in how many slots (`streamdp send` refuses them).
-
-    With --observes feedback: what policies would have gained. Logs of all losses are played
-    exactly, logs with propensities are weighted, uniform draws are replayed by rejection; other
-    logs are refused.
+    Logs of all losses are played exactly, logs with propensities are weighted, uniform draws are
+    replayed by rejection; other logs are refused.
     """
-    from streamdp.core.errors import InvalidConfig
-    from streamdp.lab.commands._written import check_places, write_report
-    from streamdp.lab.common.cells import parse_candidates, parse_epsilons, usual_policies
-    from streamdp.lab.offpolicy.question import FeedbackQuestion, read_logged
-    from streamdp.lab.replay.replaying import Question, seeds_of
-
-    check_places(report, as_json)
-    fields, columns = read_fields(contexts, columns, stream)
-    shown = ShownOptions(content, pscore, header, played, columns, fields)
-    kind = check_observes(log, observes, shown.names)
-    _check_of_use(context, log, kind, content, logged)
-    how, usual = reading(actions, on_bad, wire_format, setting), USUAL[kind]
-    if not stream:
-        raise InvalidConfig("--stream", "no name", expected="a stream's", got="nothing")
-    texts = learners or usual.learners or usual_policies(contexts=contexts is not None)
-    budgets = parse_epsilons(usual.epsilons if epsilon is None else epsilon)
-    which = seeds_of(usual.seeds if seeds is None else seeds, first=first_seed)
-    if kind == "losses":
-        question = Question(parse_candidates(texts), budgets, which, stream, epoch)
-        answer = _of_losses(log, question, how, executor)
-    else:
-        names = tuple(text.strip() for text in texts.split(",") if text.strip())
-        incomplete: Literal["refuse", "leave out"] = "leave out" if on_bad == "null" else "refuse"
-        asked = FeedbackQuestion(
-            names, budgets, which, stream, epoch, read_logged(logged), incomplete, most_key_bytes
-        )
-        answer = _of_feedback(log, asked, how, shown, executor)
-    write_report(kind, answer.figures, page_at=report, json_at=as_json)
-    if str(as_json) != "-":
-        answer.show()
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a replay found: its figures, and how they are shown as a table."""
-
-    figures: Callable[[], object]
-    show: Callable[[], None]
-
-
-def _of_losses(log: str, asked: Question, how: ReadOptions, executor: str) -> Answer:
     from streamdp.lab.commands._progress import watching
-    from streamdp.lab.logs import open_log
-    from streamdp.lab.replay.replaying import costs, replay_log
-    from streamdp.lab.replay.reported import as_json
-    from streamdp.lab.workers import workers_of
-
-    source = open_log(log, how)
-    size = source.slots * len(source.actions) if len(source.parts) > 1 else 0
-    for cost in costs(source, asked):
-        typer.echo(f"cost: {cost}", err=True)
-    with watching() as watch, workers_of(executor, size) as workers:
-        replay = replay_log(source, asked, watch=watch, workers=workers)
-    return Answer(lambda: as_json(replay), lambda: _print(replay))
-
-
-def _of_feedback(
-    log: str, asked: FeedbackQuestion, how: ReadOptions, shown: ShownOptions, executor: str
-) -> Answer:
-    from streamdp.lab.commands._progress import watching
+    from streamdp.lab.commands._written import check_places
+    from streamdp.lab.commands._written import report as shown_as
+    from streamdp.lab.common.cells import parse_epsilons, usual_policies
     from streamdp.lab.logs import bytes_of
-    from streamdp.lab.offpolicy.statements import as_json
+    from streamdp.lab.offpolicy.question import FeedbackQuestion, read_logged
+    from streamdp.lab.offpolicy.statements import as_json as figures
+    from streamdp.lab.replay.replaying import seeds_of
     from streamdp.lab.workers import workers_of
 
+    fields, columns = read_fields(contexts, columns, stream)
+    options = ShownOptions(content, pscore, header, played, columns, fields)
+    check_places(report, as_json)
+    how, budgets = reading(actions, on_bad, wire_format, setting), parse_epsilons(epsilon)
+    texts = learners or usual_policies(contexts=contexts is not None)
+    question = FeedbackQuestion(
+        tuple(text.strip() for text in texts.split(",") if text.strip()),
+        budgets,
+        seeds_of(seeds, first_seed),
+        _named(stream),
+        epoch,
+        read_logged(logged),
+        "leave out" if on_bad == "null" else "refuse",
+        most_key_bytes,
+    )
     with watching() as watch, workers_of(executor, _LOSSES_A_BYTE * bytes_of(log)) as workers:
-        replay = _replayed(log, asked, how, shown, watch, workers)
-    return Answer(lambda: as_json(replay), lambda: _print_feedback(replay))
-
-
-def check_observes(log: str, observes: str, names: Mapping[str, str]) -> Observes:
-    """What is observed; refuse shown actions that would be read as losses of all."""
-    from streamdp.core.errors import InvalidConfig
-
-    if observes not in ("losses", "feedback"):
-        expected = "losses | feedback"
-        raise InvalidConfig("--observes", "unknown", expected=expected, got=observes)
-    if observes == "losses" and shows(log, names):
-        what = "holds what was shown, not the losses of all actions"
-        raise InvalidConfig(log, what, expected="--observes feedback", got="--observes losses")
-    return "feedback" if observes == "feedback" else "losses"
+        replay = _replayed(log, question, how, options, watch, workers)
+    shown_as("feedback", figures(replay), page_at=report, json_at=as_json)
 
 
 def shows(log: str, names: Mapping[str, str] = MappingProxyType({})) -> bool:
@@ -270,30 +251,13 @@ def shows(log: str, names: Mapping[str, str] = MappingProxyType({})) -> bool:
     return not topic and holds_feedback(files_of(log)[0], names)
 
 
-def _check_of_use(
-    context: typer.Context, log: str, observes: str, content: str | None, logged: str
-) -> None:
-    """Refuse options that change nothing in this kind of replay."""
-    from streamdp.lab.commands._of_use import refuse_useless
-    from streamdp.lab.logs import is_topic
+def _named(stream: str) -> str:
+    """The name of a stream."""
+    from streamdp.core.errors import InvalidConfig
 
-    feedback, topic = observes == "feedback", is_topic(log) and not Path(log).exists()
-    shown = "--observes feedback"
-    refuse_useless(
-        context,
-        [
-            (["--most-key-bytes"], feedback and logged == "service", "--logged service"),
-            (["--logged", "--pscore"], feedback, shown),
-            (["--context"], feedback and content != "losses", f"{shown}, no --content losses"),
-            (["--columns"], feedback and not topic, f"a file and {shown}"),
-            (["--content", "--header", "--played"], feedback and topic, f"a topic and {shown}"),
-            (["--pscore", "--header", "--played"], content != "losses", "no --content losses"),
-            (["--format", "--set"], topic, "a topic"),
-            (["--on-bad"], feedback or not topic, "a file (a topic is read as live)"),
-            (["--executor"], not topic, "a file"),
-        ],
-        got=f"{'a topic' if topic else 'a file'} and --observes {observes}",
-    )
+    if not stream:
+        raise InvalidConfig("--stream", "no name", expected="a stream's", got="nothing")
+    return stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -478,101 +442,3 @@ def reading(
         format_options=options,
         settings=settings,
     )
-
-
-def _print(replay: Replay) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from streamdp.lab.commands._tables import add_columns, show
-    from streamdp.lab.common.cells import epsilon_text
-    from streamdp.lab.common.words import number
-    from streamdp.lab.replay.figures import settled_at, share_reached
-    from streamdp.lab.replay.reported import lead
-    from streamdp.lab.replay.summary import interval, summary
-    from streamdp.wire.unprotected import NOT_PRIVATE
-
-    table = Table(
-        title=f"{replay.log}: {replay.slots:,} slots, {len(replay.actions)} actions",
-        caption=f"{NOT_PRIVATE}. Regret against the best fixed action of each key, mean over seeds"
-        " ± 1.96 standard errors; reached: the share of what that action gains over uniform choice."
-        " Exact if the log holds every action's loss as it would have been.",
-    )
-    add_columns(
-        table, ("learner", "ε", "regret", "reached", "settled at slot", "charge of an event")
-    )
-    extra = [replay.leader, *([replay.running] if replay.running else [])]
-    for answer in (*replay.answers, *(answer for answer in extra if answer not in replay.answers)):
-        at = settled_at(answer, replay.base.points)
-        charge = answer.cell.learner.charge
-        table.add_row(
-            answer.cell.name,
-            epsilon_text(answer.cell.epsilon),
-            interval(answer),
-            "" if (share := share_reached(answer, replay)) is None else f"{share:.0%}",
-            "never" if at is None else f"{at:,}",
-            "not private" if charge is None else str(charge),
-        )
-    table.add_row(
-        "uniform choice", "0", number(float(replay.base.uniform_regret[-1])), "0%", "", "0"
-    )
-    show(table)
-    console = Console()
-    for sentence in lead(replay).values():
-        console.print(sentence, highlight=False)
-    for statement in summary(replay):
-        console.print(f"[bold]{statement.about}.[/] {statement.says}", highlight=False)
-
-
-def _print_feedback(replay: FeedbackReplay) -> None:
-    """Print the table of all cells, and its conclusion."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from streamdp.lab.commands._tables import add_columns, show
-    from streamdp.lab.common.cells import epsilon_text
-    from streamdp.lab.offpolicy.statements import METHODS, charge_text, lead, summary
-    from streamdp.wire.unprotected import NOT_PRIVATE
-
-    table = Table(
-        title=f"{replay.log}: {replay.findings.slots:,} slots, {len(replay.actions)} actions",
-        caption=f"{NOT_PRIVATE}. {METHODS[replay.method].about}.",
-    )
-    head = _head(replay)
-    add_columns(table, ("learner", "ε", *head, "charge of an event"))
-    for answer in replay.rejected or replay.answers:
-        name, budget = answer.cell.name, epsilon_text(answer.cell.epsilon)
-        table.add_row(name, budget, *_figures(answer, replay), charge_text(answer))
-    show(table)
-    console = Console()
-    for sentence in lead(replay).values():
-        console.print(sentence, highlight=False)
-    for statement in summary(replay):
-        console.print(f"[bold]{statement.about}.[/] {statement.says}", highlight=False)
-
-
-def _head(replay: FeedbackReplay) -> list[str]:
-    from streamdp.lab.offpolicy.statements import VALUE_HEADS
-
-    if replay.method == "exact":
-        return ["regret", "mean reward"]
-    if replay.method == "service":
-        return ["blocks", "likeliest the best"]
-    if replay.method == "uniform":
-        return ["mean reward", "records met"]
-    return VALUE_HEADS
-
-
-def _figures(answer: FeedbackAnswer, replay: FeedbackReplay) -> list[str]:
-    from streamdp.lab.common.words import number
-    from streamdp.lab.offpolicy.statements import headline, interval, likeliest, value_columns
-
-    if replay.method == "service":
-        return [f"{answer.charge.blocks:,}", likeliest(answer, replay.actions)]
-    if answer.regret is not None:
-        return [number(float(answer.regret.mean())), interval(headline(answer))]
-    if answer.accepted is not None:
-        return [interval(headline(answer)), f"{int(answer.accepted.mean()):,}"]
-    value = answer.value
-    assert value is not None
-    return value_columns(value)

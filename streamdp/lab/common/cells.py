@@ -1,4 +1,4 @@
-"""The cells of a replay: every combination of candidate, budget and seed.
+"""Learners that are compared: every combination of candidate and budget.
 
 A candidate is a recipe with options, as text, as on the command line:
 
@@ -7,28 +7,27 @@ A candidate is a recipe with options, as text, as on the command line:
     prefix_softmax:cap=none:schedule=capped 512
     policy_blocks:spread=1
 
-A candidate at an ε is the same value that the live service would run, or one of the papers'
-learners of feedback. At ε = inf the selection of a learner of losses takes the smallest sum (ties
-broken by fresh uniform bits): privacy is removed and all else stays.
+A candidate at an ε is the same value that the live service would run, or a learner of feedback
+that plays itself (`PLAYS_ITSELF`). At ε = inf the selection of a learner of losses takes the
+smallest sum (ties broken by fresh uniform bits): privacy is removed and all else stays.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any, Generic, Literal, TypeVar
 
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.learners import RECIPES, Leader, learner_of
-from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner, feedback_learner_of
+from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
 from streamdp.core.schedule import Schedule
 from streamdp.core.selection import Smallest
-from streamdp.lab.papers.learners import BANDIT_RECIPES, Bandit, bandit_of
 
 Epsilon = Fraction | None
 """A budget; None means ε = inf."""
@@ -36,10 +35,38 @@ Epsilon = Fraction | None
 BASELINE = "follow_the_leader"
 RUNNING = "follow_the_leader:window=running"
 
-OBSERVED: Mapping[str, Mapping[str, Callable[..., Any]]] = MappingProxyType(
-    {"losses": RECIPES, "feedback": ChainMap[str, Any](FEEDBACK_RECIPES, BANDIT_RECIPES)}
-)
-"""The recipes by what their learners observe; one that is registered later is there as well."""
+DEFAULT = RECIPES.default
+GROWING = "incumbent_leader"
+FOLLOWING = (DEFAULT, GROWING, f"{GROWING}:schedule=geometric 5/2 to 512")
+"""Three ways to go on, with the same private choice: blocks that stop growing and votes that a
+memory filters; blocks that grow for ever; blocks that stop growing, the newest vote in force."""
+
+USUAL_LEARNERS = (*FOLLOWING, "prefix_softmax", "noisy_leader:noise=exponential")
+"""What is asked of losses where nothing else is."""
+
+Observes = Literal["losses", "feedback"]
+
+GROUP = "streamdp.laboratory"
+"""The entry points of modules that add to `PLAYS_ITSELF` when they are imported."""
+
+PLAYS_ITSELF: dict[str, Callable[..., Any]] = {}
+"""Recipes of learners of feedback that no service runs and the player cannot play: what ends a
+release follows from what they show themselves. What they make brings its own loops: `simulated`
+(`simulation`), `on_losses` and `on_draws` (`offpolicy.question`), `audited` (`commands.audit`)."""
+
+
+@cache
+def plays_itself() -> Mapping[str, Callable[..., Any]]:
+    """`PLAYS_ITSELF`, with what packages add."""
+    for entry in entry_points(group=GROUP):
+        entry.load()
+    return PLAYS_ITSELF
+
+
+def recipes_of(observes: str) -> Mapping[str, Callable[..., Any]]:
+    """The recipes whose learners observe this; one that is registered later is there as well."""
+    return RECIPES if observes == "losses" else {**FEEDBACK_RECIPES, **plays_itself()}
+
 
 YARDSTICK = "thompson"
 """What policies are compared with where nothing else was asked for: it is not private."""
@@ -60,8 +87,12 @@ class Candidate:
 
     def takes(self, option: str) -> bool:
         """Whether the recipe has this option."""
-        known = (recipes for recipes in OBSERVED.values() if self.recipe in recipes)
-        return option in inspect.signature(next(known)[self.recipe]).parameters
+        return option in inspect.signature(_recipe(self.recipe)).parameters
+
+    @property
+    def observes(self) -> Observes:
+        """What its learners observe."""
+        return "losses" if self.recipe in RECIPES else "feedback"
 
     def at(self, epsilon: Epsilon, *, actions: Sequence[str]) -> Leader:
         """The learner of losses for these actions at this ε."""
@@ -70,24 +101,30 @@ class Candidate:
         finite = learner_of(self._config(Fraction(1)), actions=actions)
         return replace(finite, choose=Smallest(), charge=None, bonus=Fraction(0))
 
-    def learner(
-        self, epsilon: Epsilon, *, actions: Sequence[str]
-    ) -> Leader | PolicyLearner | Bandit:
+    def learner(self, epsilon: Epsilon, *, actions: Sequence[str]) -> Any:
         """The learner of losses or of feedback for these actions at this ε."""
-        if self.recipe in RECIPES:
+        if self.observes == "losses":
             return self.at(epsilon, actions=actions)
         if self.private and epsilon is None:
             expected = "a finite ε, or a learner that takes none"
             raise InvalidConfig(
                 "epsilon", "no policy without noise", expected=expected, got=self.recipe
             )
-        made = bandit_of if self.recipe in BANDIT_RECIPES else feedback_learner_of
-        return made(self._config(epsilon), actions=actions)
+        config = self._config(epsilon)
+        return _recipe(config.pop("recipe"))(actions=actions, **config)
 
     def _config(self, epsilon: Epsilon) -> dict[str, str]:
         """The learner's table in a configuration."""
         config = {"recipe": self.recipe, **dict(self.options)}
         return config | {"epsilon": str(epsilon)} if self.private else config
+
+
+def _recipe(name: str) -> Callable[..., Any]:
+    """The recipe of this name, whatever it observes."""
+    for recipes in (RECIPES, FEEDBACK_RECIPES):
+        if name in recipes:
+            return recipes[name]
+    return recipes_of("feedback")[name]
 
 
 L = TypeVar("L", covariant=True)
@@ -132,11 +169,8 @@ def parse_candidate(text: str, *, observes: str = "losses") -> Candidate:
     (('noise', 'laplace'),)
     """
     name, *parts = (part.strip() for part in text.split(":"))
-    known = OBSERVED[observes]
-    if name not in known:
-        elsewhere = [f"--observes {other}" for other, theirs in OBSERVED.items() if name in theirs]
-        expected = " or ".join([*elsewhere, f"one of {', '.join(sorted(known))}"])
-        raise InvalidConfig("learners", "unknown", expected=expected, got=name)
+    if name not in (RECIPES if observes == "losses" else FEEDBACK_RECIPES):
+        _check_known(name, observes)
     options = []
     for part in parts:
         option, _, value = part.partition("=")
@@ -145,6 +179,16 @@ def parse_candidate(text: str, *, observes: str = "losses") -> Candidate:
             raise InvalidConfig(f"learners: {name}", "option", expected=expected, got=part)
         options.append((option.strip(), value.strip()))
     return _candidate(name, options)
+
+
+def _check_known(name: str, observes: str) -> None:
+    """Refuse a name that no recipe has whose learners observe this."""
+    known = recipes_of(observes)
+    if name not in known:
+        other = "feedback" if observes == "losses" else "losses"
+        elsewhere = [f"a question about {other}"] if name in recipes_of(other) else []
+        expected = " or ".join([*elsewhere, f"one of {', '.join(sorted(known))}"])
+        raise InvalidConfig("learners", "unknown", expected=expected, got=name)
 
 
 def parse_candidates(

@@ -32,6 +32,24 @@ def counted(many: int, what: str) -> str:
     return f"{many:,} {what}" + "s" * (many != 1)
 
 
+def plus_minus(mean: float, error: float) -> str:
+    """A mean with its interval, from its standard error.
+
+    >>> plus_minus(100.0, 1.0)
+    '100 ± 1.96'
+    """
+    return f"{number(mean)} ± {number(1.96 * error)}"
+
+
+def in_1000(reward: float) -> str:
+    """A mean reward as what 1,000 records bring.
+
+    >>> in_1000(0.0042), in_1000(0.25)
+    ('4.2', '250')
+    """
+    return f"{1000 * reward:.3g}" if reward < 0.1 else f"{1000 * reward:,.0f}"
+
+
 def per_thousand(losses: float, slots: int) -> float:
     """Losses in a thousand slots."""
     return 1000 * losses / slots
@@ -65,3 +83,8 @@ def days_text(days: float) -> str:
             break
     count = max(1, round(days / size))
     return f"about {count} {unit if count > 1 else unit.removesuffix('s')}"
+
+
+def first_line(error: Exception) -> str:
+    """What a library says of a file, in one line."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]

@@ -23,6 +23,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from streamdp.core.events import Key, numbered
+from streamdp.lab.common.words import first_line
 from streamdp.lab.logs import ReadOptions
 from streamdp.lab.logs.log import (
     PORTION_BYTES,
@@ -32,7 +33,6 @@ from streamdp.lab.logs.log import (
     OnBad,
     Portion,
     check_spelling,
-    first_line,
     from_zero,
     named_actions,
     numbered_actions,

@@ -241,11 +241,6 @@ def wrong(where: str, what: str, *, expected: object, got: object) -> InvalidCon
     return InvalidConfig(where, what, expected=expected, got=got)
 
 
-def first_line(error: Exception) -> str:
-    """What a library says of a file, in one line."""
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
-
-
 @dataclass(frozen=True, slots=True)
 class ArrayLog:
     """Losses in memory, one key: the form of data sets and simulations."""

@@ -36,6 +36,7 @@ from pyarrow import fs
 
 from streamdp.core.arrays import Ints
 from streamdp.core.events import Key
+from streamdp.lab.common.words import first_line
 from streamdp.lab.logs import ReadOptions, ending
 from streamdp.lab.logs.log import (
     Columns,
@@ -44,7 +45,6 @@ from streamdp.lab.logs.log import (
     OnBad,
     Portion,
     check_spelling,
-    first_line,
     from_zero,
     named_actions,
     numbered_actions,

@@ -13,7 +13,8 @@ it can answer depends on how its actions were drawn:
 4. *A service's own records* (`fold`): the releases that the service made, bit for bit under its
    seed. This says what was released, and nothing of the value of another policy.
 
-The papers' learners, whose phases end by an action's own count, work with 1 and 3 only (`phased`).
+Learners that play themselves, such as the papers' whose phases end by an action's own count, work
+with 1 and 3 only (`question.OwnPlay`).
 Anything else is refused with its reason (`question`): without propensities nobody can tell a good
 action from one that was shown to easy requests.
 """

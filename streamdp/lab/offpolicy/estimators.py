@@ -53,6 +53,7 @@ import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
 from streamdp.lab.common.answer import standard_error
+from streamdp.lab.common.estimates import MeanReward, PolicyValues, ValueEstimate, ValueInterval
 from streamdp.lab.offpolicy.likelihood import WeightedRecords
 
 MISSED = 0.05
@@ -64,14 +65,6 @@ _GUESSES = (0.0, 0.5, 1.0)
 """m: the wrong one adds at most (m − mean)² to a record's square, which is little beside the right
 one's where few records are won or few are lost."""
 _STEPS = 8  # of Newton's method, which nears the root of a convex function from above
-
-
-@dataclass(frozen=True, slots=True)
-class ValueInterval:
-    """An interval for a mean value."""
-
-    low: float
-    high: float
 
 
 def bounds(
@@ -168,57 +161,19 @@ class Moments:
         return round(float(self.shown.sum()))
 
 
-@dataclass(frozen=True, slots=True)
-class ValueEstimate:
-    """A value with its standard error."""
-
-    value: float
-    error: float
+def over_seeds(rewards: Floats) -> MeanReward:
+    """A mean reward that each seed has exactly."""
+    value, half = float(rewards.mean()), Z * standard_error(rewards)
+    return MeanReward(value, value - half, value + half)
 
 
-@dataclass(frozen=True, slots=True)
-class MeanReward:
-    """The mean reward of a record under a policy, with its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
-    clicks: float | None = None  # the effective number of them; None: nothing was estimated
-
-    @classmethod
-    def over_seeds(cls, rewards: Floats) -> MeanReward:
-        """A reward that each seed has exactly."""
-        value, half = float(rewards.mean()), Z * standard_error(rewards)
-        return cls(value, value - half, value + half)
-
-    @classmethod
-    def of_sums(cls, count: int, total: float, squares: float) -> MeanReward:
-        """The mean of so many records, from the sums of their rewards and of the squares."""
-        sums = (np.array([float(of)]) for of in (count, total, squares))
-        records = WeightedRecords.evenly(*sums)
-        (low,), (high,) = records.interval()
-        mean = total / count if count else 0.0
-        return cls(mean, float(low), float(high), float(records.clicks()[0]))
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyValues:
-    """Estimates of the values of some policies, one for each group, from the records."""
-
-    records: int
-    ips: ValueEstimate
-    snips: ValueEstimate
-    dr: ValueEstimate
-    effective: float  # the number of equally weighted records with the same information: (Σw)²/Σw²
-    clicks: float  # the same of rewards, or of records without one, whichever is rarer
-    mean_weight: ValueEstimate  # 1 on average if the propensities are those of the draws
-    interval: ValueInterval  # of the value, with 95 %, if there are enough clicks
-    bounds: ValueInterval  # of the value, for every number of records at once
-
-    @property
-    def reward(self) -> MeanReward:
-        """The doubly robust estimate with the interval."""
-        return MeanReward(self.dr.value, self.interval.low, self.interval.high, self.clicks)
+def of_records(count: int, total: float, squares: float) -> MeanReward:
+    """The mean of so many records, from the sums of their rewards and of the squares."""
+    sums = (np.array([float(of)]) for of in (count, total, squares))
+    records = WeightedRecords.evenly(*sums)
+    (low,), (high,) = records.interval()
+    mean = total / count if count else 0.0
+    return MeanReward(mean, float(low), float(high), float(records.clicks()[0]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,13 +29,13 @@ from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import NULL, UNIT, quantise
 from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.core.segments import group
-from streamdp.lab.common.answer import Shares, Trajectory
+from streamdp.lab.common.answer import Answer, Shares, Trajectory
 from streamdp.lab.common.bench import Bench, Rows
 from streamdp.lab.logs.log import Log, Portion
 from streamdp.lab.logs.shown import SlotCells, held, over_cells
 from streamdp.lab.logs.stages import Watch, unwatched
-from streamdp.lab.offpolicy.answers import FeedbackAnswer, FeedbackCell, ends_of
-from streamdp.lab.offpolicy.estimators import MeanReward
+from streamdp.lab.offpolicy.cells import FeedbackCell, ends_of
+from streamdp.lab.offpolicy.estimators import over_seeds
 from streamdp.lab.play import (
     KeyBits,
     KeyPart,
@@ -126,7 +126,7 @@ def play_losses(
     bench: Bench,
     watch: Watch = unwatched,
     within: SlotCells | None = None,
-) -> tuple[LogKeys, KeySlots, list[FeedbackAnswer]]:
+) -> tuple[LogKeys, KeySlots, list[Answer]]:
     """Each cell of the grid under each seed over a log of losses, maybe with contexts."""
     keys = _keys_of(log, bench, within)
     slots = KeySlots.of(log, keys, bench, watch, within)
@@ -198,7 +198,7 @@ def _slots(portion: Portion, part: slice, rows: Rows, taken: Ints) -> Slots:
     return Slots(row[order], number[order], losses[order], cell, place[order])
 
 
-def _played(cell: FeedbackCell, keys: LogKeys, slots: KeySlots, bench: Bench) -> FeedbackAnswer:
+def _played(cell: FeedbackCell, keys: LogKeys, slots: KeySlots, bench: Bench) -> Answer:
     learner, seeds, K = cell.learner, len(bench.seeds), keys.totals.shape[1]
     schedule, longest = learner.schedule, int(keys.counts.max())
     blocks = schedule.block_of(longest) + 1
@@ -227,14 +227,15 @@ def _played(cell: FeedbackCell, keys: LogKeys, slots: KeySlots, bench: Bench) ->
     rewards = 1 - (so_far[-1] + best) / keys.slots
     if len(learner.actions) > K:
         shares = over_cells(shares, keys.in_cells[keys.counts.argmax()])
-    return FeedbackAnswer(
+    return Answer(
         cell=cell,
-        estimate=MeanReward.over_seeds(rewards),
-        by_seed=rewards,
+        reward=over_seeds(rewards),
+        rewards=rewards,
         course=Trajectory.of_runs(ends_of(schedule, blocks, longest=longest), so_far.T),
         shares=Shares(schedule.starts(np.arange(blocks)), shares),
         arms=likely_best(learner, np.concatenate(released)),
         charge=charge_of(learner, keys.counts),
+        runs=seeds,
         regret=so_far[-1],
     )
 

@@ -10,36 +10,29 @@ Reasons to refuse:
   far from it (`_MOST_ERRORS` standard errors);
 - **uniform draws that are not uniform** (χ², false alarm 10⁻⁶);
 - **too few records** for any interval;
-- **the papers' learners** on anything but losses of all actions or uniform draws (`phased`).
+- **learners that play themselves** on anything but losses of all actions or uniform draws.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from math import sqrt
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 
 from streamdp.core.arrays import Ints
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.releases import Release
+from streamdp.lab.common.answer import Answer
 from streamdp.lab.common.bench import Bench
-from streamdp.lab.common.cells import Epsilon
+from streamdp.lab.common.cells import Epsilon, LearnerCell
 from streamdp.lab.logs.log import Log, key_text
 from streamdp.lab.logs.shown import ShownLog, SlotCells
 from streamdp.lab.logs.stages import Watch, unwatched
-from streamdp.lab.offpolicy import exact, phased, rejection, weighted
-from streamdp.lab.offpolicy.answers import (
-    AnyCell,
-    FeedbackAnswer,
-    FeedbackCell,
-    cells_of,
-    of_kind,
-)
+from streamdp.lab.offpolicy import exact, rejection, weighted
+from streamdp.lab.offpolicy.cells import AnyCell, FeedbackCell, cells_of
 from streamdp.lab.offpolicy.fold import fold
-from streamdp.lab.papers.learners import Bandit
 
 Logged = Literal["auto", "propensities", "uniform", "service"]
 LOGGED: tuple[Logged, ...] = ("auto", "propensities", "uniform", "service")
@@ -111,8 +104,8 @@ class FeedbackReplay:
     question: FeedbackQuestion
     method: Method
     findings: LogFindings
-    answers: tuple[FeedbackAnswer, ...]
-    rejected: tuple[FeedbackAnswer, ...] = ()  # uniform draws: learners as if run live
+    answers: tuple[Answer, ...]
+    rejected: tuple[Answer, ...] = ()  # uniform draws: learners as if run live
     fixed: weighted.Fixed | None = None  # the value of single actions
     best: float | None = None  # losses of all actions: the mean reward of the best fixed one
     best_of_cells: float | None = None  # with contexts: that of each cell's best
@@ -124,17 +117,28 @@ DRAWN_A_SECOND = 6e6
 """Slots per second, each under one seed of one cell; one core of 2024, for estimates."""
 
 
-RELEASED_A_SECOND = 2e4
-"""Slots per second of a learner that releases at nearly every slot."""
+@runtime_checkable
+class OwnPlay(Protocol):
+    """A learner that the player cannot play: it brings its own loops through logs."""
 
-OFTEN = ("hybrid_ucb", "converted")
+    slots_a_second: float
+
+    def on_losses(
+        self, cell: AnyCell, log: Log, keys: exact.LogKeys, slots: exact.KeySlots, bench: Bench
+    ) -> Answer:
+        """Play the losses of all actions as feedback."""
+        ...
+
+    def on_draws(self, cell: AnyCell, log: ShownLog, bench: Bench) -> Answer:
+        """Play uniform draws, by the records that show what it plays."""
+        ...
 
 
 def seconds_for(log: Log, question: FeedbackQuestion, within: SlotCells | None = None) -> float:
     """About how many seconds a log of losses takes."""
     cells = _cells_within(log, question, within)
     seconds_a_slot = sum(
-        1 / (RELEASED_A_SECOND if cell.learner.name in OFTEN else DRAWN_A_SECOND) for cell in cells
+        1 / getattr(cell.learner, "slots_a_second", DRAWN_A_SECOND) for cell in cells
     )
     return log.slots * len(question.seeds) * seconds_a_slot
 
@@ -155,9 +159,12 @@ def replay_losses(
 ) -> FeedbackReplay:
     """Play a log of the losses of all actions as feedback, maybe with contexts."""
     cells = _cells_within(log, question, within)
-    policies, phases = of_kind(cells, PolicyLearner), of_kind(cells, Bandit)
+    policies, own = _parted(cells)
     keys, slots, answers = exact.play_losses(log, policies, question.bench, watch, within)
-    answers += phased.play_phases(log, phases, question.bench, keys, slots, watch)
+    tell = watch("playing phases, learners", len(own))
+    for done, cell in enumerate(own):
+        tell(done)
+        answers.append(cell.learner.on_losses(cell, log, keys, slots, question.bench))
     watched = int(keys.counts.argmax())
     key, partition = keys.rows.keys[watched], keys.rows.partitions[watched]
     totals, lost = keys.totals / (1 << 20), float(keys.lost.min(axis=2).sum()) / (1 << 20)
@@ -183,7 +190,7 @@ def replay_shown(
     )
     slots = log.slots
     log, draws, method = _answerable(log, question)
-    policies, phases = of_kind(cells, PolicyLearner), of_kind(cells, Bandit)
+    policies, phases = _parted(cells)
     if phases and method != "uniform":
         raise _refused(log, *_PHASES_UNKNOWN, got=", ".join(dict.fromkeys(p.name for p in phases)))
     partition, key = log.learners[int(log.counts.argmax())]
@@ -203,7 +210,10 @@ def replay_shown(
     answer = replace(answer, fixed=weighted.fixed(log))
     if method == "uniform":
         rejected = rejection.reject(log, policies, question.bench, watch)
-        rejected += phased.reject_phases(log.without_contexts, phases, question.bench, watch)
+        tell = watch("playing phases on records that agree, learners", len(phases))
+        for done, cell in enumerate(phases):
+            tell(done)
+            rejected.append(cell.learner.on_draws(cell, log.without_contexts, question.bench))
         return replace(answer, rejected=_in_order(rejected, cells))
     return answer
 
@@ -214,9 +224,18 @@ _PHASES_UNKNOWN = (
 )
 
 
-def _in_order(
-    answers: list[FeedbackAnswer], cells: tuple[AnyCell, ...]
-) -> tuple[FeedbackAnswer, ...]:
+def _parted(
+    cells: tuple[AnyCell, ...],
+) -> tuple[tuple[FeedbackCell, ...], tuple[LearnerCell[OwnPlay], ...]]:
+    """Those that the player plays, and those that play themselves."""
+    own = [isinstance(cell.learner, OwnPlay) for cell in cells]
+    return (
+        tuple(cell for cell, itself in zip(cells, own, strict=True) if not itself),
+        tuple(cell for cell, itself in zip(cells, own, strict=True) if itself),
+    )
+
+
+def _in_order(answers: list[Answer], cells: tuple[AnyCell, ...]) -> tuple[Answer, ...]:
     """The answers in the order of the question's cells."""
     by_cell = {(answer.cell.name, answer.cell.epsilon): answer for answer in answers}
     return tuple(by_cell[cell.name, cell.epsilon] for cell in cells)

@@ -25,20 +25,16 @@ from streamdp.core.evidence.evidence import InForce
 from streamdp.core.evidence.experiment import Arms
 from streamdp.core.evidence.policy import PARTS, Policy
 from streamdp.core.kinds.feedback import PolicyLearner
-from streamdp.lab.common.answer import Shares, Trajectory
+from streamdp.lab.common.answer import Answer, Charge, Shares, Trajectory
 from streamdp.lab.common.bench import Bench, Rows
+from streamdp.lab.common.estimates import MeanReward
 from streamdp.lab.logs.shown import CHUNK, ShownLog, held, let_go
 from streamdp.lab.logs.stages import Watch, unwatched
-from streamdp.lab.offpolicy.answers import (
-    AnyCell,
-    FeedbackAnswer,
-    FeedbackCell,
-)
-from streamdp.lab.offpolicy.estimators import MeanReward
+from streamdp.lab.offpolicy.cells import AnyCell, FeedbackCell
+from streamdp.lab.offpolicy.estimators import of_records
 from streamdp.lab.offpolicy.likelihood import WeightedRecords
 from streamdp.lab.play import (
     NOBODY,
-    Charge,
     KeyBits,
     KeyPart,
     charge_of,
@@ -56,10 +52,10 @@ _LOOKED = 64  # records that are drawn for at once, and more for long blocks
 
 def reject(
     log: ShownLog, cells: tuple[FeedbackCell, ...], bench: Bench, watch: Watch = unwatched
-) -> list[FeedbackAnswer]:
+) -> list[Answer]:
     """Play each cell under each seed, on the records that show what it draws."""
     rows, records = log.rows(bench), KeyRecords.of(log, bench)
-    answers: list[FeedbackAnswer] = []
+    answers: list[Answer] = []
     tell = watch("playing on records that agree", len(cells))
     for cell in cells:
         tell(len(answers))
@@ -101,7 +97,7 @@ class KeyRecords:
 
 def _answer(
     cell: FeedbackCell, log: ShownLog, records: KeyRecords, rows: Rows, bench: Bench
-) -> FeedbackAnswer:
+) -> Answer:
     learner, seeds, longest = cell.learner, len(bench.seeds), int(log.counts.argmax())
     fill = Agreeing(learner, len(log.actions), records, held((seeds, log.slots), np.bool_))
     first: list[Ints] = []  # what the longest key released under the first seed
@@ -195,7 +191,7 @@ def answer_of(
     shares: Shares,
     charge: Charge,
     arms: Arms | None = None,
-) -> FeedbackAnswer:
+) -> Answer:
     """The mean rewards of the records that each seed used."""
     accepted = np.array([np.count_nonzero(of) for of in met])
     slots = np.unique(np.geomspace(1, max(1, accepted.min()), POINTS).astype(np.int64))
@@ -204,20 +200,21 @@ def answer_of(
         for seen, of in zip(rewards, met, strict=True):
             seen.add(chunk.reward[of[chunk.places]])
     means = np.array([seen.total / seen.count if seen.count else np.nan for seen in rewards])
-    estimates = [MeanReward.of_sums(seen.count, seen.total, seen.squares) for seen in rewards]
-    return FeedbackAnswer(
+    estimates = [of_records(seen.count, seen.total, seen.squares) for seen in rewards]
+    return Answer(
         cell=cell,
-        estimate=MeanReward(
+        reward=MeanReward(
             float(means.mean()),
             float(np.mean([seen.low for seen in estimates])),
             float(np.mean([seen.high for seen in estimates])),
             float(np.mean([seen.clicks for seen in estimates])),
         ),
-        by_seed=means,
+        rewards=means,
         course=_course(slots, rewards, accepted),
         shares=shares,
         arms=arms,
         charge=charge,
+        runs=len(met),
         accepted=accepted,
     )
 

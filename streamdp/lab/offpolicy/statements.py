@@ -10,14 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from streamdp.core.evidence.experiment import Arms
 from streamdp.core.kinds.recipe import config_of
-from streamdp.core.learners.feedback import PolicyLearner
-from streamdp.lab.common.answer import standard_error
+from streamdp.lab.common.answer import Answer, arms_as_json
 from streamdp.lab.common.cells import epsilon_option, epsilon_text
-from streamdp.lab.common.words import Statement, counted
-from streamdp.lab.offpolicy.answers import FeedbackAnswer
-from streamdp.lab.offpolicy.estimators import MeanReward, PolicyValues, ValueEstimate
+from streamdp.lab.common.estimates import MeanReward, PolicyValues, ValueEstimate
+from streamdp.lab.common.words import Statement, counted, in_1000
 from streamdp.lab.offpolicy.fold import release_as_json
 from streamdp.lab.offpolicy.likelihood import FEWEST
 from streamdp.lab.offpolicy.question import FeedbackReplay, Method
@@ -57,9 +54,9 @@ METHODS: Mapping[Method, Statement] = {
 }
 
 
-def headline(answer: FeedbackAnswer) -> MeanReward:
+def headline(answer: Answer) -> MeanReward:
     """The mean reward of a record: unknown if the log does not tell."""
-    return answer.estimate or MeanReward(float("nan"), 0.0, 1.0, 0.0)
+    return answer.reward or MeanReward(float("nan"), 0.0, 1.0, 0.0)
 
 
 def enough(reward: MeanReward) -> bool:
@@ -71,21 +68,13 @@ def summary(replay: FeedbackReplay) -> list[Statement]:
     """The conclusions of a replay, in sentences."""
     said = [METHODS[replay.method]]
     shown = replay.rejected or replay.answers
-    if replay.method != "service":
-        said.append(Statement("Best here", _best(_rivals(replay))))
     if replay.fixed is not None:
-        said.append(Statement("The log itself", f"{interval(replay.fixed.logged)} a record."))
-        said.append(_always(replay))
-        said += list(_doubts(shown))
-    if replay.best is not None and replay.uniform is not None:
-        means = f"the best fixed action of each key {replay.best:.4g}, uniform play"
-        text = f"A record's reward: {means} {replay.uniform:.4g}."
-        if replay.best_of_cells is not None:
-            text = (
-                f"{text[:-1]}, the best action of each cell {replay.best_of_cells:.4g}. Regret is"
-                " against the best fixed action: below 0, contexts won more than any such action."
-            )
-        said.append(Statement("Yardsticks", text))
+        said += [_always(replay), *_doubts(shown)]
+    if replay.best_of_cells is not None:
+        text = (
+            "It is against the best fixed action: below 0, contexts won more than any such action."
+        )
+        said.append(Statement("Regret", text))
     said += list(_counted(replay))
     return said
 
@@ -113,19 +102,19 @@ def lead(replay: FeedbackReplay) -> dict[str, str]:
         return {"compared": compared, "worth": worth, "sure": sure}
     best = max(known, key=lambda answer: headline(answer).value)
     reward = headline(best)
-    worth = f"{best.cell} has the highest reward: {_in_1000(reward.value)} in 1,000 records"
+    worth = f"{best.cell} has the highest reward: {in_1000(reward.value)} in 1,000 records"
     if replay.best is not None and replay.uniform is not None:
         of_cells = replay.best_of_cells
         worth += (
-            f", where the best fixed action of each key has {_in_1000(replay.best)}"
-            f"{'' if of_cells is None else f', the best of each cell {_in_1000(of_cells)},'}"
-            f" and uniform play {_in_1000(replay.uniform)}."
+            f", where the best fixed action of each key has {in_1000(replay.best)}"
+            f"{'' if of_cells is None else f', the best of each cell {in_1000(of_cells)},'}"
+            f" and uniform play {in_1000(replay.uniform)}."
         )
     elif replay.fixed is not None:
-        worth += f", where the log's own draws have {_in_1000(replay.fixed.logged.value)}."
+        worth += f", where the log's own draws have {in_1000(replay.fixed.logged.value)}."
     else:
         worth += "."
-    sure = f"Between {_in_1000(reward.low)} and {_in_1000(reward.high)} with 95 %."
+    sure = f"Between {in_1000(reward.low)} and {in_1000(reward.high)} with 95 %."
     near = [a for a in known if a is not best and headline(a).value >= reward.low]
     if near:
         sure += f" That it is the best is not known: {_names(near)} may be."
@@ -135,40 +124,14 @@ def lead(replay: FeedbackReplay) -> dict[str, str]:
     return {"compared": compared, "worth": worth, "sure": sure}
 
 
-def _rivals(replay: FeedbackReplay) -> list[FeedbackAnswer]:
+def _rivals(replay: FeedbackReplay) -> list[Answer]:
     """What is compared: the candidates at one ε, the middle one, and those without privacy."""
     epsilons = sorted({of.cell.epsilon for of in replay.answers if of.cell.epsilon is not None})
     one = (*epsilons[len(epsilons) // 2 :][:1], None)
     return [of for of in replay.rejected or replay.answers if of.cell.epsilon in one]
 
 
-def _in_1000(reward: float) -> str:
-    """A mean reward as what 1,000 records bring.
-
-    >>> _in_1000(0.0042), _in_1000(0.25)
-    ('4.2', '250')
-    """
-    return f"{1000 * reward:.3g}" if reward < 0.1 else f"{1000 * reward:,.0f}"
-
-
-def _best(shown: Sequence[FeedbackAnswer]) -> str:
-    """The best candidate, if the log tells it from the others."""
-    known = [answer for answer in shown if enough(headline(answer))]
-    if not known:
-        return f"not known: no candidate has {FEWEST:.0f} effective clicks."
-    best = max(known, key=lambda answer: headline(answer).value)
-    reward = headline(best)
-    text = f"{best.cell}: {interval(reward)} a record"
-    near = [a for a in known if a is not best and headline(a).value >= reward.low]
-    if near:
-        lie = "lies" if len(near) == 1 else "lie"
-        return f"not known: the highest is {text}, but {_names(near)} {lie} within its interval."
-    if reward.clicks is None:
-        return f"{text}."
-    return f"{text}, of {len(known)} candidates with {FEWEST:.0f} or more effective clicks."
-
-
-def _names(answers: Sequence[FeedbackAnswer]) -> str:
+def _names(answers: Sequence[Answer]) -> str:
     more = len(answers) - _NAMED
     names = ", ".join(str(answer.cell) for answer in answers[:_NAMED])
     return f"{names} and {more} more" if more > 0 else names
@@ -181,7 +144,7 @@ def _always(replay: FeedbackReplay) -> Statement:
     else:
         name, reward = always
         says = (
-            f"{name!r} is estimated best: {interval(reward)} a record. It was picked from"
+            f"{name!r} is estimated best: {reward} a record. It was picked from"
             f" {len(replay.actions)} by these records, so it seems better than it is."
         )
     return Statement("Always the same action", says)
@@ -195,7 +158,7 @@ def best_always(replay: FeedbackReplay) -> tuple[str, MeanReward] | None:
     return max(known, key=lambda pair: pair[1].value) if known else None
 
 
-def _doubts(shown: Sequence[FeedbackAnswer]) -> Iterator[Statement]:
+def _doubts(shown: Sequence[Answer]) -> Iterator[Statement]:
     """Warnings about estimates that cannot be trusted."""
     few = [answer for answer in shown if not enough(headline(answer))]
     if few:
@@ -226,47 +189,6 @@ def _counted(replay: FeedbackReplay) -> Iterator[Statement]:
     counts = [f"{count:,} {what}" for count, what in parts if count]
     if counts:
         yield Statement("Of the records", "; ".join(counts) + ".")
-
-
-def interval(reward: MeanReward) -> str:
-    """A value with its 95 % interval.
-
-    >>> interval(MeanReward(0.5, 0.4, 0.6)), interval(MeanReward(0.0042, 0.0023, 0.0081, clicks=12))
-    ('0.5 ± 0.1', '0.0042 (0.0023 – 0.0081)')
-    """
-    if not np.isfinite(reward.value):
-        return "unknown"
-    if reward.clicks is None:
-        return f"{reward.value:.4g} ± {reward.high - reward.value:.2g}"
-    return f"{reward.value:.3g} ({reward.low:.2g} – {reward.high:.2g})"
-
-
-VALUE_HEADS = ["mean reward (DR)", "effective clicks", "mean weight", "SNIPS", "IPS", "for certain"]
-
-
-def value_columns(value: PolicyValues) -> list[str]:
-    """The figures under `VALUE_HEADS`."""
-    return [
-        interval(value.reward),
-        f"{value.clicks:,.0f}",
-        f"{value.mean_weight.value:.2f}",
-        f"{value.snips.value:.3g}",
-        f"{value.ips.value:.3g}",
-        f"{value.bounds.low:.2g} – {value.bounds.high:.2g}",
-    ]
-
-
-def charge_text(answer: FeedbackAnswer) -> str:
-    """The charge on an event."""
-    return "not private" if answer.charge.epsilon is None else str(answer.charge.epsilon)
-
-
-def likeliest(answer: FeedbackAnswer, actions: tuple[str, ...]) -> str:
-    """The action that is most likely the best, by the released sums of the watched key."""
-    if answer.arms is None:
-        return "by context" if isinstance(answer.cell.learner, PolicyLearner) else "—"
-    best = int(answer.arms.chances.argmax())
-    return f"{actions[best]} ({answer.arms.chances[best]:.0%})"
 
 
 # -- for programs --------------------------------------------------------------------------------
@@ -300,7 +222,7 @@ def as_json(replay: FeedbackReplay) -> dict[str, object]:
     if replay.rejected:
         facts["as_live"] = [_answer(answer, replay) for answer in replay.rejected]
     if replay.fixed is not None:
-        facts["logged"] = _reward(replay.fixed.logged)
+        facts["logged"] = replay.fixed.logged.as_json()
         facts["uniform"] = _value(replay.fixed.uniform)
         facts["always"] = {
             name: _value(value)
@@ -325,14 +247,14 @@ def as_json(replay: FeedbackReplay) -> dict[str, object]:
     return labelled(facts)
 
 
-def _answer(answer: FeedbackAnswer, replay: FeedbackReplay) -> dict[str, Any]:
+def _answer(answer: Answer, replay: FeedbackReplay) -> dict[str, Any]:
     arms = answer.arms
     facts: dict[str, Any] = {
         "learner": answer.cell.name,
         "epsilon": epsilon_option(answer.cell.epsilon),
         "config": config_of(answer.cell.learner),
         "over_time": {
-            "of": "regret" if answer.regret is not None else "mean reward",
+            "of": "regret" if len(answer.regret) else "mean reward",
             **answer.course.as_json(),
         },
         "policy_over_time": answer.shares.as_json(),
@@ -340,38 +262,16 @@ def _answer(answer: FeedbackAnswer, replay: FeedbackReplay) -> dict[str, Any]:
         "ledger": answer.charge.as_json(),
     }
     if replay.method != "service":
-        facts["mean_reward"] = _reward(headline(answer))
-        facts["mean_reward_by_seed"] = answer.by_seed.tolist()
+        facts["mean_reward"] = headline(answer).as_json()
+        facts["mean_reward_by_seed"] = answer.rewards.tolist()
     if answer.value is not None:
         facts["value"] = _value(answer.value)
     if answer.accepted is not None:
         facts["records_met"] = answer.accepted.tolist()
-    if answer.regret is not None:
-        facts["regret"] = float(answer.regret.mean())
-        facts["regret_error"] = standard_error(answer.regret)
+    if len(answer.regret):
+        facts["regret"], facts["regret_error"] = answer.mean, answer.error
         facts["regret_by_seed"] = answer.regret.tolist()
     return facts
-
-
-def arms_as_json(arms: Arms) -> dict[str, object]:
-    """The released numbers of each arm, as JSON."""
-    return {
-        "blocks": arms.blocks,
-        "shown": arms.shown.tolist(),
-        "mean_loss": [None if np.isnan(mean) else mean for mean in arms.means.tolist()],
-        "low": arms.low.tolist(),
-        "high": arms.high.tolist(),
-        "chance_of_best": arms.chances.tolist(),
-    }
-
-
-def _reward(reward: MeanReward) -> dict[str, float | None]:
-    return {
-        "value": reward.value if np.isfinite(reward.value) else None,
-        "low": reward.low,
-        "high": reward.high,
-        "effective_clicks": reward.clicks,
-    }
 
 
 def _estimate(estimate: ValueEstimate) -> dict[str, float | None]:

@@ -27,18 +27,13 @@ from streamdp.core.evidence.evidence import InForce
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.core.schedule import Schedule
-from streamdp.lab.common.answer import Shares, Trajectory
+from streamdp.lab.common.answer import Answer, Shares, Trajectory
 from streamdp.lab.common.bench import Bench, Rows
+from streamdp.lab.common.estimates import MeanReward, PolicyValues
 from streamdp.lab.logs.shown import ShownLog
 from streamdp.lab.logs.stages import Watch, unwatched
-from streamdp.lab.offpolicy.answers import FeedbackAnswer, FeedbackCell, ends_of
-from streamdp.lab.offpolicy.estimators import (
-    MeanReward,
-    Moments,
-    PolicyValues,
-    Sums,
-    value_of,
-)
+from streamdp.lab.offpolicy.cells import FeedbackCell, ends_of
+from streamdp.lab.offpolicy.estimators import Moments, Sums, of_records, value_of
 from streamdp.lab.play import KeyBits, KeyPart, charge_of, likely_best, of_first_row, play, totals
 
 _MOST_CELLS = 1 << 25  # blocks × actions of all keys
@@ -136,11 +131,11 @@ def _before(values: Floats, block: Ints) -> Floats:
 
 def weigh(
     log: ShownLog, cells: tuple[FeedbackCell, ...], bench: Bench, watch: Watch = unwatched
-) -> list[FeedbackAnswer]:
+) -> list[Answer]:
     """Estimate each cell's value from the log."""
     rows = log.rows(bench)
     blocks: dict[tuple[Schedule, int], BlockGroups] = {}
-    answers: list[FeedbackAnswer] = []
+    answers: list[Answer] = []
     tell = watch("weighing policies", len(cells))
     for cell in cells:
         tell(len(answers))
@@ -154,7 +149,7 @@ def weigh(
 
 def _weighed(
     cell: FeedbackCell, log: ShownLog, blocks: BlockGroups, rows: Rows, bench: Bench
-) -> FeedbackAnswer:
+) -> Answer:
     learner, seeds = cell.learner, len(bench.seeds)
     policies, by_seed = np.zeros(blocks.gains.shape), np.zeros(seeds)
     weighted = blocks.moments.weighted.reshape(policies.shape)
@@ -183,14 +178,15 @@ def _weighed(
     ends = ends_of(blocks.schedule, len(mean), longest=int(log.counts[watched]))
     first = blocks.first[watched]
     own = log.overall(watched, policies[first : first + blocks.count[watched]])
-    return FeedbackAnswer(
+    return Answer(
         cell=cell,
-        estimate=None if value is None else value.reward,
-        by_seed=by_seed / max(1, blocks.moments.records),
+        reward=None if value is None else value.reward,
+        rewards=by_seed / max(1, blocks.moments.records),
         course=Trajectory(ends, mean, *so_far.weighted().interval()),
         shares=Shares(blocks.schedule.starts(np.arange(len(own))), own),
         arms=likely_best(learner, np.concatenate(released)),
         charge=charge_of(learner, log.counts),
+        runs=seeds,
         value=value,
     )
 
@@ -242,7 +238,7 @@ def fixed(log: ShownLog) -> Fixed:
         total, squares = total + float(reward.sum()), squares + float((reward**2).sum())
     level = np.full((1, K), total / records)
     return Fixed(
-        MeanReward.of_sums(records, total, squares),
+        of_records(records, total, squares),
         value_of(moments, np.full((1, K), 1 / K), level),
         tuple(value_of(moments, one[None], level) for one in np.eye(K)),
     )

@@ -1,4 +1,4 @@
-"""Curves of a cell: losses over time, the actions in force, and the baselines.
+"""What a cell did on a log: losses over time, the actions in force, and the baselines.
 
 Everything is exact: losses of the actions in force are sums of grid losses between cuts. *Slot t*
 is the t-th slot of every key; with several keys a curve adds them up, and a key that has ended
@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.grid import UNIT
 from streamdp.core.schedule import Schedule
+from streamdp.lab.common.answer import NOT_BOOKED, Answer, Charge, Trajectory
 from streamdp.lab.common.bench import Bench
 from streamdp.lab.common.cells import Cell
+from streamdp.lab.play import charge_of
 from streamdp.lab.replay.cuts import block_ends
-from streamdp.lab.replay.following import loss_by_stretch
 from streamdp.lab.replay.grid import Played, play_grid
 from streamdp.lab.replay.summing import Stretches, Summed
 
@@ -35,28 +36,11 @@ class Baselines:
     best: Floats  # the loss of the best fixed action of each key up to the point
     uniform: Floats  # the mean loss of all actions
     totals: Floats  # rows × K at the end, in losses
-    by_stretch: float  # the loss of the best action of each stretch of each key
-
-    @property
-    def above_stretches(self) -> float:
-        """How much more the best fixed actions lost than the best action of each stretch."""
-        return float(self.best[-1]) - self.by_stretch
 
     @property
     def uniform_regret(self) -> Floats:
         """Expected regret of choosing uniformly."""
         return self.uniform - self.best
-
-
-@dataclass(frozen=True, slots=True)
-class Curves:
-    """One cell: its losses over time under each seed."""
-
-    cell: Cell
-    regret: Floats  # seeds × points
-    leading: Floats  # points: the share of slots since the last point with the best action in force
-    by_row: Floats  # rows × seeds: regret at the end
-    timeline: NDArray[np.int32]  # (blocks + 1) × seeds, of the longest key
 
 
 def baselines(summed: Summed, points: Ints) -> Baselines:
@@ -72,12 +56,11 @@ def baselines(summed: Summed, points: Ints) -> Baselines:
         uniform += sums.mean(axis=1)[where]
         slots += cuts
         totals[row] = sums[-1]
-    stretched = loss_by_stretch(summed, points)
-    return Baselines(points, slots.astype(np.int64), best, uniform, totals, stretched)
+    return Baselines(points, slots.astype(np.int64), best, uniform, totals)
 
 
-def curves(summed: Summed, cells: Sequence[Cell], bench: Bench, base: Baselines) -> list[Curves]:
-    """The curves of every cell that selects at the ends of blocks."""
+def answers(summed: Summed, cells: Sequence[Cell], bench: Bench, base: Baselines) -> list[Answer]:
+    """What every cell did that selects at the ends of blocks."""
     books = [_Book(summed, base, len(bench.seeds)) for _ in cells]
     intervals: dict[tuple[Schedule, int], list[_Intervals]] = {}
     for played in play_grid(summed, cells, bench):
@@ -88,7 +71,7 @@ def curves(summed: Summed, cells: Sequence[Cell], bench: Bench, base: Baselines)
                 intervals.clear()
             intervals[name] = _intervals(summed, base, schedule, played.part.keys)
         books[played.cell].enter(played, intervals[name])
-    return [book.close(cell) for book, cell in zip(books, cells, strict=True)]
+    return [book.close(cell, summed.slots) for book, cell in zip(books, cells, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,19 +137,44 @@ class _Book:
         if len(where):
             self._timeline[part.seeds.start] = played.actions[:, where[0]]
 
-    def close(self, cell: Cell) -> Curves:
-        """The curves."""
-        base, seeds = self._base, self._losses.shape[1]
-        played = np.cumsum(self._losses, axis=0) / UNIT
-        slots = np.diff(base.slots, prepend=0) * seeds
+    def close(self, cell: Cell, slots: Ints) -> Answer:
+        """The answer, of keys with these numbers of slots."""
         timeline = [self._timeline[first] for first in sorted(self._timeline)]
-        return Curves(
+        return answer_of(
             cell,
-            (played - base.best[:, None]).T,
-            self._leading / np.maximum(slots, 1),
-            self._by_row / UNIT - base.totals.min(axis=1)[:, None],
-            np.concatenate(timeline, axis=1),
+            self._base,
+            self._losses,
+            self._leading,
+            self._by_row,
+            in_force=np.concatenate(timeline, axis=1),
+            charge=NOT_BOOKED if cell.learner.charge is None else charge_of(cell.learner, slots),
         )
+
+
+def answer_of(
+    cell: Cell,
+    base: Baselines,
+    losses: Ints,  # points × seeds: since the point before
+    leading: Ints,  # points: slots with the best action in force, under all seeds
+    by_row: Ints,  # rows × seeds
+    *,
+    in_force: NDArray[np.int32] | None = None,
+    charge: Charge = NOT_BOOKED,
+) -> Answer:
+    """What a cell did, from the losses of the actions that it had in force."""
+    seeds = losses.shape[1]
+    regret = (np.cumsum(losses, axis=0) / UNIT - base.best[:, None]).T
+    slots = np.diff(base.slots, prepend=0) * seeds
+    return Answer(
+        cell=cell,
+        runs=seeds,
+        regret=np.asarray(regret[:, -1]),
+        course=Trajectory.of_runs(base.points, regret),
+        best=leading / np.maximum(slots, 1),
+        charge=charge,
+        by_key=(by_row / UNIT - base.totals.min(axis=1)[:, None]).mean(axis=1),
+        in_force=in_force,
+    )
 
 
 def _add_by(totals: Ints, places: Ints, values: Ints) -> None:

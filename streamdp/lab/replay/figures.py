@@ -3,7 +3,8 @@
 An interval is the mean ± 1.96 standard errors over seeds: it says how well the mean over the
 learner's own randomness is known on *this* log, and nothing about other logs. A band holds the
 middle 80 % of the seeds. A learner has *settled* at the first slot from which on, at every later
-point of the report, the best fixed action was in force in at least 90 % of the slots and seeds.
+point of the report, the best fixed action was in force in at least 90 % of the slots and seeds
+(`common.answer`).
 """
 
 from __future__ import annotations
@@ -16,22 +17,11 @@ from numpy.typing import NDArray
 
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.regret import bound_of
+from streamdp.lab.common.answer import Answer
 from streamdp.lab.common.cells import Cell
-from streamdp.lab.replay import following
-from streamdp.lab.replay.replaying import Replay, ReplayAnswer
+from streamdp.lab.replay.replaying import Replay
 
-SETTLED = 0.9
-Z = following.Z
 _BOUND_POINTS = 24
-
-
-def settled_at(answer: ReplayAnswer, points: Ints) -> int | None:
-    """The slot after which the best fixed action stays in force; None if it never stays."""
-    away = np.flatnonzero(answer.curves.leading < SETTLED)
-    if not len(away):
-        return 1
-    last = int(away[-1])
-    return None if last == len(points) - 1 else int(points[last]) + 1
 
 
 def gap(replay: Replay) -> float:
@@ -41,7 +31,7 @@ def gap(replay: Replay) -> float:
     return float(totals[1] - totals[0]) / int(replay.summed.slots[row])
 
 
-def share_reached(answer: ReplayAnswer, replay: Replay) -> float | None:
+def share_reached(answer: Answer, replay: Replay) -> float | None:
     """The share of what the best fixed action gains over uniform play; None if that is nothing."""
     stake = float(replay.base.uniform_regret[-1])
     return 1 - answer.mean / stake if stake > 0 else None
@@ -72,9 +62,10 @@ class Stretch:
     share: float  # of seeds, over the stretch
 
 
-def timeline(answer: ReplayAnswer, *, slots: int) -> list[Stretch]:
+def timeline(answer: Answer, *, slots: int) -> list[Stretch]:
     """The most frequent action over all seeds, block by block."""
-    schedule, actions = answer.cell.learner.schedule, answer.curves.timeline
+    schedule, actions = answer.cell.learner.schedule, answer.in_force
+    assert actions is not None
     starts = schedule.starts(np.arange(len(actions)))
     inside = starts <= slots
     actions, starts = actions[inside], starts[inside]

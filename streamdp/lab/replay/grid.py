@@ -53,13 +53,6 @@ def _parts(summed: Summed, bench: Bench) -> Iterator[KeyPart]:
     return KeyPart.all(summed.slots, len(bench.seeds), words=len(summed.actions))
 
 
-def holds(cell: Cell, summed: Summed, bench: Bench) -> bool:
-    """Whether a cell's plays fit in memory, part by part."""
-    largest = next(_parts(summed, bench))
-    blocks = cell.learner.schedule.block_of(summed.longest + 1) + 1
-    return blocks * len(largest.keys) * len(largest.seeds) <= _MOST_ACTIONS_HELD
-
-
 def _play_part(
     summed: Summed, cells: Sequence[Cell], bench: Bench, part: KeyPart
 ) -> Iterator[Played]:

@@ -14,13 +14,14 @@ import numpy as np
 
 from streamdp.core.arrays import Ints
 from streamdp.core.events import ACTION
-from streamdp.core.grid import UNIT, quantise
+from streamdp.core.grid import quantise
 from streamdp.core.segments import group
+from streamdp.lab.common.answer import Answer
 from streamdp.lab.common.bench import Bench, Rows
 from streamdp.lab.common.cells import Cell
 from streamdp.lab.logs.log import Log, Portion
 from streamdp.lab.play import KeyBits, KeyPart
-from streamdp.lab.replay.curves import Baselines, Curves
+from streamdp.lab.replay.curves import Baselines, answer_of
 from streamdp.lab.replay.summing import Progress, Summed
 
 _VALUES = 1 << 19  # losses looked at together
@@ -34,8 +35,8 @@ def follow(
     base: Baselines,
     *,
     progress: Progress | None = None,
-) -> Curves:
-    """The curve of slot-by-slot follow-the-leader, for a log that was summed before."""
+) -> Answer:
+    """What slot-by-slot follow-the-leader did, on a log that was summed before."""
     follower = _Follower(cell, summed, bench, base)
     done = 0
     for portion in log.portions():
@@ -122,17 +123,8 @@ class _Follower:
             by_slot[0] = self._openings[:, row]
         return by_slot
 
-    def close(self) -> Curves:
-        base = self._base
-        played = np.cumsum(self._losses, axis=0) / UNIT
-        slots = np.diff(base.slots, prepend=0) * self._seeds
-        return Curves(
-            self._cell,
-            (played - base.best[:, None]).T,
-            self._leading / np.maximum(slots, 1),
-            self._by_row / UNIT - base.totals.min(axis=1)[:, None],
-            np.zeros((0, self._seeds), dtype=np.int32),
-        )
+    def close(self) -> Answer:
+        return answer_of(self._cell, self._base, self._losses, self._leading, self._by_row)
 
 
 def _pieces(begin: int, end: int, *, step: int) -> Iterator[Ints]:

@@ -10,14 +10,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from streamdp.core.arrays import Floats
-from streamdp.lab.common.answer import standard_error
+from streamdp.lab.common.answer import Answer, Z
 from streamdp.lab.common.cells import RUNNING, epsilon_text
-from streamdp.lab.common.words import Statement, number, per_thousand
+from streamdp.lab.common.words import Statement, counted, number, per_thousand
 from streamdp.lab.logs.clipping import repaired
-from streamdp.lab.replay.figures import Z, gap, settled_at, share_reached
-from streamdp.lab.replay.following import Result, contests, could_differ, half_interval
-from streamdp.lab.replay.replaying import Replay, ReplayAnswer
+from streamdp.lab.replay.figures import gap, share_reached
+from streamdp.lab.replay.replaying import Replay
 
 
 def summary(replay: Replay) -> list[Statement]:
@@ -31,8 +29,6 @@ def summary(replay: Replay) -> list[Statement]:
             *_still_open(replay),
         ]
     return [
-        *_following(replay),
-        *_best(replay),
         *_privacy(replay),
         *_settling(replay),
         *_charges(replay),
@@ -41,106 +37,59 @@ def summary(replay: Replay) -> list[Statement]:
     ]
 
 
-def interval(answer: ReplayAnswer) -> str:
-    """A mean with its interval."""
-    return f"{number(answer.mean)} ± {number(Z * answer.error)}"
+def lead(replay: Replay) -> dict[str, str]:
+    """What was compared, what it is worth in losses, and how sure that is."""
+    epsilon, stake = middle(replay).cell.epsilon, float(replay.base.uniform_regret[-1])
+    rivals = [answer for answer in replay.answers if answer.cell.epsilon == epsilon]
+    best = min(rivals, key=lambda answer: answer.mean)
+    keys, seeds = len(replay.summed.rows), len(replay.question.seeds)
+    learners, budgets = len(replay.question.candidates), len(replay.question.epsilons)
+    compared = (
+        f"{counted(learners, 'learner')} at {counted(budgets, 'budget')} on"
+        f" {replay.slots:,} slots of {counted(keys, 'key')} and {len(replay.actions)} actions."
+    )
+    if stake <= 0:
+        worth = "Nothing was at stake: every action has lost the same."
+        return {"compared": compared, "worth": worth, "sure": f"Over {counted(seeds, 'seed')}."}
+    of = "" if keys > 1 else f" ({replay.actions[int(replay.base.totals[0].argmin())]})"
+    gained = stake - best.mean
+    amount = f"{number(abs(gained))} of {number(stake)} losses"
+    rate = f"{number(per_thousand(abs(gained), replay.slots))} in a thousand slots"
+    start = f"At ε = {epsilon_text(epsilon)} {best.cell.name}"
+    over = f"the best fixed action{of} gains over uniform play"
+    worth = f"{start} reached {share_text(best, replay)} of what {over}: {amount}, {rate}."
+    if gained < 0:
+        worth = f"{start} lost more than uniform play, by {amount} that {over}, {rate}."
+    free = best_without_privacy(replay)
+    if free is not best:
+        worth += f" Without privacy {free.cell.name} reached {share_text(free, replay)}."
+    sure = "One seed: how sure that is cannot be said."
+    if seeds > 1:
+        sure = (
+            f"± {number(Z * best.error)} losses with 95 % over {seeds} seeds, on this log; another"
+            " log may differ."
+        )
+    tied = [a.cell.name for a in rivals if a is not best and a.like(best)]
+    if tied:
+        sure += f" On these seeds it cannot be told from {' and '.join(tied)}."
+    if not any(answer.cell.candidate.private for answer in replay.answers):
+        sure += " No learner that was asked for has an ε."
+    return {"compared": compared, "worth": worth, "sure": sure}
 
 
-def firsts(replay: Replay) -> list[ReplayAnswer]:
+def firsts(replay: Replay) -> list[Answer]:
     """The first candidate at each ε; one that has none is at ε = inf."""
     first = replay.question.candidates[0]
     return [answer for answer in replay.answers if answer.cell.candidate == first]
 
 
-def middle(replay: Replay) -> ReplayAnswer:
+def middle(replay: Replay) -> Answer:
     """The cell that single-ε pictures show: the first candidate at its middle private ε."""
     cells = firsts(replay)
     private = [answer for answer in cells if answer.cell.epsilon is not None]
     if private:
         return private[len(private) // 2]
     return cells[0]
-
-
-def _following(replay: Replay) -> Iterator[Statement]:
-    """Which of memory, growing and capped blocks the log would have been best served by."""
-    about = "Memory, growing or capped blocks"
-    if not replay.followed:
-        private = any(epsilon is not None for epsilon in replay.question.epsilons)
-        if replay.question.contests and private:
-            yield Statement(about, f"Not compared: {_why_not_compared(replay)}.")
-        return
-    parts = [_won(result) for result in replay.followed]
-    yield Statement(
-        about,
-        f"{' '.join(parts)} Regret as in the table, against the best fixed action of each key, mean"
-        " over seeds ± 1.96 standard errors; differences seed by seed.",
-    )
-
-
-def _why_not_compared(replay: Replay) -> str:
-    question = replay.question
-    possible = contests(question.epsilons, actions=replay.actions, slots=1, seeds=1)
-    if any(could_differ(contest, replay.summed.longest) for contest in possible):
-        return (
-            "there are too many blocks and seeds; with fewer seeds, ask for remembering_leader and"
-            " incumbent_leader by name"
-        )
-    return "the keys are too short for blocks to stop growing"
-
-
-def _won(result: Result) -> str:
-    """The comparison at one ε: the winner first, then how far the others are behind."""
-    winner, tied = result.winner, result.tied
-    others = "; ".join(
-        f"{placed.kind} lost {number(float(placed.behind.mean()))}"
-        f" ± {_half(half_interval(placed.behind))} more"
-        for placed in result.placed[1:]
-    )
-    text = (
-        f"At ε = {epsilon_text(result.epsilon)} {winner.kind} did best,"
-        f" {number(winner.mean)} ± {_half(winner.half)}: {others}"
-    )
-    if tied:
-        alike = " and ".join(placed.kind for placed in tied)
-        text += f"; {winner.kind} cannot be told from {alike}"
-    return f"{text}."
-
-
-def _half(half: float) -> str:
-    """Half of an interval; a single seed has none."""
-    return number(half) if np.isfinite(half) else "unknown (one seed)"
-
-
-def _best(replay: Replay) -> Iterator[Statement]:
-    shown = middle(replay)
-    epsilon = shown.cell.epsilon
-    rivals = [answer for answer in replay.answers if answer.cell.epsilon == epsilon]
-    best = min(rivals, key=lambda answer: answer.mean)
-    uniform = float(replay.base.uniform_regret[-1])
-    text = (
-        f"Of those asked for, {best.cell.name} has the least regret at ε ="
-        f" {epsilon_text(epsilon)}: {interval(best)} losses over {replay.slots:,} slots, against"
-        f" {number(uniform)} for choosing uniformly and {number(replay.leader.mean)} for following"
-        " the leader block by block without privacy."
-    )
-    near = [
-        answer.cell.name
-        for answer in rivals
-        if answer is not best and cannot_be_told_apart(answer, best)
-    ]
-    if near:
-        text += f" Over these seeds it cannot be told from {' and '.join(near)}."
-    if not any(answer.cell.candidate.private for answer in replay.answers):
-        text += " No learner that was asked for has an ε."
-    yield Statement("Which learner", text)
-
-
-def cannot_be_told_apart(one: ReplayAnswer, other: ReplayAnswer) -> bool:
-    """Whether the difference is within chance, seed by seed: both drew the same bits."""
-    more = one.final - other.final
-    if len(more) < 2:
-        return True
-    return bool(abs(more.mean()) <= Z * standard_error(more))
 
 
 def _privacy(replay: Replay) -> Iterator[Statement]:
@@ -165,53 +114,51 @@ def _privacy(replay: Replay) -> Iterator[Statement]:
     elif free is not best:
         text += (
             f" Of this its noise alone, against the same blocks without noise (regret"
-            f" {interval(free)}): {_more(private, free, replay.slots)}."
+            f" {number(free.mean)} ± {number(Z * free.error)}):"
+            f" {_more(private, free, replay.slots)}."
         )
     yield Statement("What privacy costs", text)
 
 
-def best_without_privacy(replay: Replay) -> ReplayAnswer:
+def best_without_privacy(replay: Replay) -> Answer:
     """The learner without privacy that lost least on this log, in hindsight."""
     shown = [*replay.answers, replay.leader, *([replay.running] if replay.running else [])]
     free = [answer for answer in shown if answer.cell.epsilon is None]
     return min(free, key=lambda answer: answer.mean)
 
 
-def _epsilon(answer: ReplayAnswer) -> str:
+def _epsilon(answer: Answer) -> str:
     return f"ε = {epsilon_text(answer.cell.epsilon)}"
 
 
-def share_text(answer: ReplayAnswer, replay: Replay) -> str:
+def share_text(answer: Answer, replay: Replay) -> str:
     """The share of the stake that a learner reached."""
     share = share_reached(answer, replay)
     return "none" if share is None else f"{share:.0%}".replace("-", "−")
 
 
-def _more(private: list[ReplayAnswer], free: ReplayAnswer, slots: int) -> str:
+def _more(private: list[Answer], free: Answer, slots: int) -> str:
     """How much more each lost than a learner without privacy, seed by seed."""
-    parts = []
-    for answer in private:
-        paid = answer.final - free.final
-        parts.append(f"{_epsilon(answer)}: {_paid(paid, Z * standard_error(paid), slots)}")
-    return "; ".join(parts)
+    return "; ".join(f"{_epsilon(answer)}: {_paid(answer, free, slots)}" for answer in private)
 
 
-def _paid(paid: Floats, error: float, slots: int) -> str:
+def _paid(answer: Answer, free: Answer, slots: int) -> str:
     """What privacy cost, or what its noise happened to save on this log."""
-    mean = float(paid.mean())
-    amount = f"{number(abs(mean))} ± {number(float(error))} losses"
+    mean, error = answer.behind(free)
+    half = number(error if np.isfinite(error) else 0.0)
+    amount = f"{number(abs(mean))} ± {half} losses"
     rate = f"{number(per_thousand(abs(mean), slots))} in a thousand slots"
-    if abs(mean) <= error:
-        return f"nothing beyond chance ({number(mean)} ± {number(float(error))} losses)"
+    if abs(mean) <= error < np.inf:
+        return f"nothing beyond chance ({number(mean)} ± {half} losses)"
     if mean < 0:
         return f"nothing; its noise saved {amount} here, {rate}, which no one may count on"
     return f"{amount}, {rate}"
 
 
 def _settling(replay: Replay) -> Iterator[Statement]:
-    points, parts, never = replay.base.points, [], []
+    parts, never = [], []
     for answer in firsts(replay):
-        at = settled_at(answer, points)
+        at = answer.settled
         name = f"ε = {epsilon_text(answer.cell.epsilon)}"
         if at is None:
             never.append(name)
@@ -246,8 +193,8 @@ def _charges(replay: Replay) -> Iterator[Statement]:
 
 def _still_open(replay: Replay) -> Iterator[Statement]:
     """How much of the log lies in blocks that have not ended."""
-    charged = middle(replay).charged
-    if charged is not None and charged.open_slots:
+    charged = middle(replay).charge
+    if charged.open_slots:
         share = charged.open_slots / replay.slots
         yield Statement(
             "What is still open",

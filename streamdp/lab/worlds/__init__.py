@@ -47,6 +47,7 @@ class World:
     concentration: float | None = None  # of beta losses; None: 0 or 1
     late: float = 0.0  # the share of feedback that comes with the next block's
     yardstick: Yardstick = "moment"
+    courses: tuple[World, ...] = ()  # the same world drawn anew: each run is in the next of them
 
     @classmethod
     def of_rewards(

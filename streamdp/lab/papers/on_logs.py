@@ -20,6 +20,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.random import Generator, default_rng  # noqa: TID251 - plays of a replay: no secret
@@ -27,18 +28,16 @@ from numpy.random import Generator, default_rng  # noqa: TID251 - plays of a rep
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.grid import UNIT
-from streamdp.lab.common.answer import Shares, Trajectory
+from streamdp.lab.common.answer import Answer, Charge, Shares, Trajectory
 from streamdp.lab.common.bench import Bench
+from streamdp.lab.common.cells import LearnerCell
 from streamdp.lab.logs.log import Log
 from streamdp.lab.logs.shown import ShownLog, held
-from streamdp.lab.logs.stages import Watch, unwatched
-from streamdp.lab.offpolicy.answers import FeedbackAnswer, PhasedCell
-from streamdp.lab.offpolicy.estimators import MeanReward
+from streamdp.lab.offpolicy.estimators import over_seeds
 from streamdp.lab.offpolicy.exact import KeySlots, LogKeys
 from streamdp.lab.offpolicy.rejection import POINTS, answer_of
 from streamdp.lab.papers.learners import Bandit
 from streamdp.lab.papers.play import BanditRun, WrittenLosses
-from streamdp.lab.play import Charge
 
 MOST_BYTES = 1 << 31
 """Bytes of losses that are held at once."""
@@ -47,28 +46,20 @@ MOST_BYTES = 1 << 31
 # -- losses of all actions -----------------------------------------------------------------------
 
 
-def play_phases(
+def play_losses(
+    cell: LearnerCell[Any],
+    learner: Bandit,
     log: Log,
-    cells: Sequence[PhasedCell],
-    bench: Bench,
-    log_keys: LogKeys,
+    keys: LogKeys,
     slots: KeySlots,
-    watch: Watch = unwatched,
-) -> list[FeedbackAnswer]:
-    """Play each cell under each seed on a log of losses."""
-    if not cells:
-        return []
-    tables = _tables(log, log_keys, slots)
-    marks = _marks(int(log_keys.counts.max()))
+    bench: Bench,
+) -> Answer:
+    """Play a learner under each seed on a log of losses."""
+    tables, marks = _tables(log, keys, slots), _marks(int(keys.counts.max()))
     least = np.zeros(len(marks))
     for table in tables:
         least += table.least(np.minimum(marks, len(table.written)).tolist())
-    answers: list[FeedbackAnswer] = []
-    tell = watch("playing phases, learners", len(cells))
-    for cell in cells:
-        tell(len(answers))
-        answers.append(_exact(cell, tables, marks, least, bench, log_keys))
-    return answers
+    return _exact(cell, learner, tables, marks, least, bench, keys)
 
 
 def _tables(log: Log, log_keys: LogKeys, slots: KeySlots) -> list[WrittenLosses]:
@@ -83,18 +74,19 @@ def _tables(log: Log, log_keys: LogKeys, slots: KeySlots) -> list[WrittenLosses]
 
 
 def _exact(
-    cell: PhasedCell,
+    cell: LearnerCell[Any],
+    learner: Bandit,
     tables: Sequence[WrittenLosses],
     marks: Ints,
     least: Floats,
     bench: Bench,
     log_keys: LogKeys,
-) -> FeedbackAnswer:
+) -> Answer:
     regrets = np.zeros((len(bench.seeds), len(marks)))
-    shown, charge = [], _Charge(cell.learner)
+    shown, charge = [], _Charge(learner)
     for at, seed in enumerate(bench.seeds):
         for row, table in enumerate(tables):
-            run = BanditRun(cell.learner, table, _generator(seed, row), len(table.written))
+            run = BanditRun(learner, table, _generator(seed, row), len(table.written))
             played = run.played()
             own = np.cumsum(table.written[np.arange(len(played)), played])
             regrets[at] += own[np.minimum(marks, len(own)) - 1]
@@ -104,13 +96,14 @@ def _exact(
                 charge.add(run, len(played))
     regrets -= least
     rewards = 1 - (regrets[:, -1] + least[-1]) / log_keys.slots
-    return FeedbackAnswer(
+    return Answer(
         cell=cell,
-        estimate=MeanReward.over_seeds(rewards),
-        by_seed=rewards,
+        reward=over_seeds(rewards),
+        rewards=rewards,
         course=Trajectory.of_runs(marks, regrets),
         shares=_shares(shown, marks, log_keys.totals.shape[1]),
         charge=charge.total(),
+        runs=len(regrets),
         regret=regrets[:, -1],
     )
 
@@ -171,33 +164,15 @@ class _Charge:
 # -- uniform draws -------------------------------------------------------------------------------
 
 
-def reject_phases(
-    log: ShownLog, cells: Sequence[PhasedCell], bench: Bench, watch: Watch = unwatched
-) -> list[FeedbackAnswer]:
-    """Play each cell under each seed, on the records that show what it plays."""
-    if not cells:
-        return []
-    order = np.argsort(log.row, kind="stable")
-    keys = np.split(order, np.cumsum(log.counts)[:-1])
-    answers: list[FeedbackAnswer] = []
-    tell = watch("playing phases on records that agree, learners", len(cells))
-    for cell in cells:
-        tell(len(answers))
-        answers.append(_rejected(cell, log, keys, bench))
-    return answers
-
-
-def _rejected(
-    cell: PhasedCell, log: ShownLog, keys: Sequence[Ints], bench: Bench
-) -> FeedbackAnswer:
+def play_draws(cell: LearnerCell[Any], learner: Bandit, log: ShownLog, bench: Bench) -> Answer:
+    """Play a learner under each seed, on the records that show what it plays."""
+    keys = np.split(np.argsort(log.row, kind="stable"), np.cumsum(log.counts)[:-1])
     met = held((len(bench.seeds), log.slots), np.bool_)
-    shown, charge = [], _Charge(cell.learner)
+    shown, charge = [], _Charge(learner)
     for row, places in enumerate(keys):
         for at, seed in enumerate(bench.seeds):
             records = KeyRecords(log, places)
-            run = BanditRun(
-                cell.learner, records, _generator(seed, row), len(places), meet=records.meet
-            )
+            run = BanditRun(learner, records, _generator(seed, row), len(places), meet=records.meet)
             played = run.played()
             met[at, places[records.taken[: len(played)]]] = True
             if row == log.counts.argmax():

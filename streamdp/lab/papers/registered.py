@@ -1,0 +1,111 @@
+"""The papers' learners of feedback as the laboratory plays and audits them.
+
+An entry point of the group `streamdp.laboratory` names this module, as it would one of any other
+package that adds learners that play themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import wraps
+
+import numpy as np
+
+from streamdp.core.arrays import Floats, Ints
+from streamdp.core.randomness import Randomness
+from streamdp.lab.audit import Audit
+from streamdp.lab.common.answer import Answer
+from streamdp.lab.common.bench import Bench
+from streamdp.lab.common.cells import PLAYS_ITSELF
+from streamdp.lab.logs.log import Log
+from streamdp.lab.logs.shown import ShownLog
+from streamdp.lab.offpolicy.cells import AnyCell
+from streamdp.lab.offpolicy.exact import KeySlots, LogKeys
+from streamdp.lab.papers.audit import audit_bandit
+from streamdp.lab.papers.learners import BANDIT_RECIPES, Bandit
+from streamdp.lab.papers.on_logs import play_draws, play_losses
+from streamdp.lab.papers.play import WorldLosses, simulate_bandit
+from streamdp.lab.worlds import World
+
+_KEYS = 10  # fewer samples: each needs an engine of its own
+_SLOTS_A_SECOND = 6e6  # of one core of 2024, for estimates
+_RELEASED_A_SECOND = 2e4  # of a learner that releases at nearly every slot
+_OFTEN = ("hybrid_ucb", "converted")
+
+
+@dataclass(frozen=True, slots=True)
+class PaperLearner:
+    """One of the papers' learners, whose phases end by an action's own count."""
+
+    bandit: Bandit
+
+    @property
+    def name(self) -> str:
+        """The recipe."""
+        return self.bandit.name
+
+    @property
+    def options(self) -> tuple[tuple[str, str], ...]:
+        """Those of the recipe."""
+        return self.bandit.options
+
+    @property
+    def charge(self) -> Fraction | None:
+        """The charge of an observation; None: not private."""
+        return self.bandit.charge
+
+    @property
+    def slots_a_second(self) -> float:
+        """About how many slots of a log of losses are played in a second."""
+        return _RELEASED_A_SECOND if self.name in _OFTEN else _SLOTS_A_SECOND
+
+    def simulated(
+        self,
+        world: World,
+        *,
+        runs: int,
+        horizon: int,
+        seed: tuple[int, int],
+        delay: int,
+        progress: Callable[[int], None],
+    ) -> tuple[Ints, Floats]:
+        """Many runs in a made-up world."""
+        marks = sorted({*(2**power for power in range(horizon.bit_length())), horizon})
+        outcome = simulate_bandit(
+            self.bandit,
+            WorldLosses(world, horizon),
+            runs=runs,
+            horizon=horizon,
+            seed=seed,
+            delay=delay,
+            marks=marks,
+            progress=progress,
+        )
+        return np.array(marks), outcome.regrets
+
+    def on_losses(
+        self, cell: AnyCell, log: Log, keys: LogKeys, slots: KeySlots, bench: Bench
+    ) -> Answer:
+        """Play the losses of all actions as feedback."""
+        return play_losses(cell, self.bandit, log, keys, slots, bench)
+
+    def on_draws(self, cell: AnyCell, log: ShownLog, bench: Bench) -> Answer:
+        """Play uniform draws."""
+        return play_draws(cell, self.bandit, log, bench)
+
+    def audited(self, *, samples: int, randomness: Randomness) -> Audit:
+        """Whether it costs each observation at most what it is charged."""
+        return audit_bandit(self.bandit, samples=samples // _KEYS, randomness=randomness)
+
+
+def _registered(recipe: Callable[..., Bandit]) -> Callable[..., PaperLearner]:
+    @wraps(recipe)
+    def made(**options: object) -> PaperLearner:
+        return PaperLearner(recipe(**options))
+
+    return made
+
+
+PLAYS_ITSELF.update({name: _registered(recipe) for name, recipe in BANDIT_RECIPES.items()})
