@@ -38,7 +38,8 @@ from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.grid import centred_gains
 from streamdp.wire.decoded import Decoded, Headers, Setting, checked_option
 
-Content = Literal["loss", "reward"]
+Number = Literal["loss", "reward"]
+"""What the number of a record is."""
 Played = Literal["header", "value"]
 
 ACTION_HEADER = "streamdp-action"
@@ -52,7 +53,7 @@ class Feedback:
     """What a stream's feedback records hold, and where the shown action stands."""
 
     actions: tuple[str, ...]
-    content: Content = "loss"
+    content: Number = "loss"
     played: Played = "header"
     header: str = ACTION_HEADER
     contexts: Contexts | None = None

@@ -51,7 +51,7 @@ from streamdp.service.spec import StreamSpec
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.wire.decoded import Headers
-from streamdp.wire.feedback import Content, Feedback
+from streamdp.wire.feedback import Feedback, Number
 from streamdp.wire.formats import Format, configure
 from streamdp_adapters.sqlite import Settings, Sqlite
 from tests.support.command_line import run_command
@@ -99,7 +99,7 @@ def proven(
     runs: int,
     confidence: float = CONFIDENCE,
     make: Callable[[], Technology] = memory,
-    content: Content = "loss",
+    content: Number = "loss",
     which: slice = slice(None),
     format_: Format | None = None,
 ) -> list[EpsilonBound]:
@@ -123,7 +123,7 @@ def proven(
     return bounds
 
 
-def pairs_of(learner: Learner, content: Content = "loss") -> list[NeighbouringLogs]:
+def pairs_of(learner: Learner, content: Number = "loss") -> list[NeighbouringLogs]:
     return pairs(learner.schedule, spec_of(learner, stream="x", content=content).format)
 
 

@@ -15,7 +15,7 @@ from streamdp.core.randomness import Randomness
 from streamdp.ports import Headers, Key, StreamTopics, Value
 from streamdp.service.settings import Start
 from streamdp.service.spec import StreamSpec
-from streamdp.wire.feedback import Content, Feedback
+from streamdp.wire.feedback import Feedback, Number
 from streamdp.wire.formats import configure
 
 ACTIONS = ("a", "b", "c")
@@ -53,7 +53,7 @@ def feedback_spec(
     *,
     name: str = "clicks",
     learner: PolicyLearner | None = None,
-    content: Content = "reward",
+    content: Number = "reward",
     randomness: Randomness | None = None,
     format_name: str = "json",
     **options: object,

@@ -236,7 +236,7 @@ class KafkaAdministrator:
                 start = max(first, start_of(number, end))
                 if start < end:
                     partition = Partition(stream.stream, number)
-                    async for records in look.columns(stream, partition, start, end):
+                    async for records in look.input(stream, partition, start, end):
                         yield records
 
     async def _partitions(self, stream: StreamTopics) -> int:

@@ -66,7 +66,7 @@ from streamdp_adapters.kafka.decoding import LARGEST
 from streamdp_adapters.kafka.grouping import Group
 from streamdp_adapters.kafka.internals import lean, refused_topics, to_the_end, waits
 from streamdp_adapters.kafka.owner import group
-from streamdp_adapters.kafka.reading import columns
+from streamdp_adapters.kafka.reading import as_records
 from streamdp_adapters.kafka.settings import KafkaSettings
 from streamdp_adapters.kafka.static_membership import Name
 
@@ -332,7 +332,7 @@ class Membership:
             if feed is not fetched.asked.get(place.partition) or records[0].offset < feed.position:
                 self._go_back(place, feed)
                 continue
-            batch = columns(
+            batch = as_records(
                 self._topics, self._partition(place.partition), records, start=feed.position
             )
             feed.position, feed.strikes = batch.next_offset, 0

@@ -100,13 +100,13 @@ class PartitionReader:
                     got=f"offset {position} for {IDLE_SECONDS:g} s",
                 )
 
-    async def columns(
+    async def input(
         self, topics: StreamTopics, partition: Partition, start: int, stop: int
     ) -> AsyncIterator[Records]:
         """The stream's input in [start, stop), as the port's columns."""
         place = TopicPartition(topics.input, partition.number)
         async for records in self.batches(place, start, stop):
-            yield (batch := columns(topics, partition, records, start=start))
+            yield (batch := as_records(topics, partition, records, start=start))
             start = batch.next_offset
 
     async def remembered(
@@ -352,7 +352,7 @@ async def stretch(
         if start < first:
             raise expired(partition, start=start, first=first)
         try:
-            async for records in look.columns(topics, partition, start, min(stop, end)):
+            async for records in look.input(topics, partition, start, min(stop, end)):
                 yield records
         except OffsetOutOfRangeError as error:
             first, _ = await look.bounds(place)
@@ -369,7 +369,7 @@ def expired(partition: Partition, *, start: int, first: int) -> StateMismatch:
     )
 
 
-def columns(
+def as_records(
     topics: StreamTopics, partition: Partition, records: Sequence[ConsumerRecord], *, start: int
 ) -> Records:
     """The client's records as the port's columns; `start` is the requested offset."""

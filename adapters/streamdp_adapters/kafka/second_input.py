@@ -32,7 +32,7 @@ from streamdp_adapters.kafka.reading import (
     BATCH,
     FETCH_BYTES,
     IDLE_SECONDS,
-    columns,
+    as_records,
 )
 from streamdp_adapters.kafka.settings import KafkaSettings
 
@@ -156,7 +156,7 @@ class SecondInput:
             position = min(stop, max(start, await consumer.position(self._place)))
             if position > start:
                 batch = (
-                    columns(self._topics, self._partition, records, start=start)
+                    as_records(self._topics, self._partition, records, start=start)
                     if records
                     else Records(self._partition, start, (), (), (), position)
                 )

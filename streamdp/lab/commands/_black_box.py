@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from streamdp.ports import StreamTopics, Technology
     from streamdp.service.spec import StreamSpec
     from streamdp.wire.decoded import Headers
-from streamdp.wire.feedback import Content
+from streamdp.wire.feedback import Number
 
 _APP = "audit"
 _LOOK_SECONDS = 0.01
@@ -94,7 +94,7 @@ async def served(
     return [record.value for batch in batches for record in batch]
 
 
-def spec_of(learner: Kind, *, stream: str, content: Content = "loss") -> StreamSpec:
+def spec_of(learner: Kind, *, stream: str, content: Number = "loss") -> StreamSpec:
     """A stream with this learner, as a configuration would make it."""
     from streamdp.core.learners import PolicyLearner
     from streamdp.core.randomness import SystemRandomness
