@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 from contextlib import ExitStack
 
 LOOPBACK = "127.0.0.1"
 
+_PORTS = range(10_000, 32_768)
+"""Systems give none of these to a connection that goes out, which would take it before a server."""
+
 
 def free_ports(count: int) -> list[int]:
     """So many different ports."""
     with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind((LOOPBACK, 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
+        found: list[int] = []
+        while len(found) < count:
+            probe, port = stack.enter_context(socket.socket()), secrets.choice(_PORTS)
+            try:
+                probe.bind((LOOPBACK, port))
+            except OSError:
+                continue
+            found.append(port)
+        return found
 
 
 def free_address(usual: int = 0) -> str:
@@ -22,7 +31,7 @@ def free_address(usual: int = 0) -> str:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((LOOPBACK, usual))
+            probe.bind((LOOPBACK, usual or free_ports(1)[0]))
         except OSError:
             return f"{LOOPBACK}:{free_ports(1)[0]}"
         return f"{LOOPBACK}:{probe.getsockname()[1]}"

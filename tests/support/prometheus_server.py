@@ -1,7 +1,6 @@
 """A real Prometheus for a test: scrapes the pages it is given, every half second, and answers."""
 
 import json
-import socket
 import subprocess
 import urllib.parse
 import urllib.request
@@ -14,6 +13,8 @@ from time import monotonic
 from typing import Any
 
 import yaml
+
+from streamdp.testing.free_ports import free_address
 
 PATIENCE = 240.0
 """Seconds until what a test waits for is given up."""
@@ -63,9 +64,7 @@ def prometheus(
     targets: Sequence[str], folder: Path, *, rules: Path | None = None
 ) -> Iterator[PrometheusServer]:
     """Run a server that scrapes `targets` (host:port) under the job name `streamdp`."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = free_address()
     config = folder / "prometheus.yml"
     config.write_text(yaml.safe_dump(configuration(targets, rules)))
     command = [
