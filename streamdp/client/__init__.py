@@ -17,9 +17,10 @@ All three have the same form (`Actions` for the two that answer):
 - `choose` and `fetch` of `HttpActions`, and `flush` of a `Loop`, wait, each for a bounded time. In
   an event loop call them by `asyncio.to_thread`.
 
-`cache` is the cache of the topic: `following` reads, `table` keeps, `choosing` draws. `over_http`
-is the cache over HTTP, `http_wire` the JSON that it reads. `requests` is the `Loop`, `writing` its
-queue. `answers` has the results of all, `arguments` checks calls, `threaded` opens in a thread.
+`cache` is the cache of the topic: `following` reads, `table` keeps, `choosing` draws, among the
+actions that `filtering` leaves. `over_http` is the cache over HTTP, `http_wire` the JSON that it
+reads. `requests` is the `Loop`, `writing` its queue. `answers` has the results of all, `arguments`
+checks calls, `threaded` opens in a thread.
 """
 
 from streamdp.assembly.contents import Chosen, Lists, Predictions, Reward, Right, Truth
