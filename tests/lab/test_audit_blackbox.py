@@ -312,6 +312,7 @@ QUICK = ("audit", "--recipe", "incumbent_leader", "--epsilon", "1", "--actions",
 
 
 @once
+@pytest.mark.usefixtures("short_blocks")
 def test_the_command_tells_what_the_service_proves() -> None:
     code, out = run(*QUICK, "--json")
     (audit,) = json.loads(out)
@@ -320,6 +321,7 @@ def test_the_command_tells_what_the_service_proves() -> None:
 
 
 @once
+@pytest.mark.usefixtures("short_blocks")
 def test_the_table_has_a_column_for_it(monkeypatch: Patch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
     code, out = run(*QUICK[:-1], "100")
@@ -329,6 +331,7 @@ def test_the_table_has_a_column_for_it(monkeypatch: Patch) -> None:
 
 
 @once
+@pytest.mark.usefixtures("short_blocks")
 def test_the_command_fails_for_a_service_that_proves_more(monkeypatch: Patch) -> None:
     monkeypatch.setattr(incumbent_leader, "permute_and_flip_rate", lambda epsilon: 4 * epsilon)
     code, out = run(*QUICK, "--json")
