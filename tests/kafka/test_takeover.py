@@ -24,7 +24,7 @@ from streamdp.service.view import PartitionStatus, Status, View
 from streamdp.service.worker import Worker
 from streamdp.testing.broker import Borrowed
 from streamdp.testing.transport_room import Heard
-from streamdp_adapters.kafka import KafkaTechnology
+from streamdp_adapters.kafka import KafkaTechnology, owner, reading
 from streamdp_adapters.kafka.transport import KafkaTransport
 from tests.support.kafka_site import HOME, QUICK, Fresh, Site
 from tests.support.services import Lines
@@ -129,9 +129,17 @@ async def _run(work: Callable[[], Awaitable[None]]) -> None:
     ],
 )
 async def test_is_no_partition_halted_by_who_was_overtaken(
-    broker: Borrowed, fresh_app: Fresh, step: str, lived: bool, expired: bool
+    broker: Borrowed,
+    fresh_app: Fresh,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+    lived: bool,
+    expired: bool,
 ) -> None:
     """Frozen between two reads of a taking; an heir lives meanwhile, and retention passes."""
+    # However long that takes, whoever wakes up shall go on reading.
+    monkeypatch.setattr(owner, "COMMIT_SECONDS", 600.0)
+    monkeypatch.setattr(reading, "IDLE_SECONDS", 600.0)
     site = Site.on(broker, fresh_app())
     await site.create()
     await site.send(events(120, keys=KEYS, seed=1))
