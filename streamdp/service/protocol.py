@@ -47,7 +47,6 @@ from streamdp.wire.recording import ReadyReleases, record_all
 from streamdp.wire.renewals import encode_renewal
 from streamdp.wire.state import (
     Checkpoint,
-    EpochLearner,
     Remark,
     SavedAges,
     encode_checkpoint,
@@ -85,36 +84,30 @@ class Restoring:
         self, spec: StreamSpec, partition: Partition, taken: Taken, *, by_others: ChargesByOthers
     ) -> None:
         entries = SavedEntries.of(spec, partition, taken)
-        taken = replace(taken, state=entries)
-        self.partition, self._by_others = partition, by_others
         entries.keep_needed()
         entries.check_epoch()
-        self.decision = open_partition(spec, partition, taken, by_others=by_others)
-        self.spec = spec
-        renewals = self.decision.saved.now.renewals if self.decision.goes_on else []
-        self.formats = RenewedFormats(spec.format, renewals)
-        self._read = self.decision.point.low_water
-        continues = self.decision.new_epoch is None
-        saved = self.decision.saved
-        self._input_fingerprint = of_input(spec.topics, partition, taken, saved.checkpoint)
-        self.carried_entries = carried_entries_at(
-            self.spec, partition, self.decision, opened=entries.opened
-        )
-        entries.heritage.adopt(self.carried_entries.carried)
-        self.carried_entries.carried = entries.heritage
-        self.carried_entries.gone += entries.behind
-        point = saved.checkpoint
-        self.learner = _introduced(self.spec, self.decision)
-        self.published = entries.published
-        if continues:
+        taken = replace(taken, state=entries)
+        decision = open_partition(spec, partition, taken, by_others=by_others)
+        saved, point = decision.saved, decision.saved.checkpoint
+        self.spec, self.partition, self.decision = spec, partition, decision
+        self._by_others = by_others
+        self._read = decision.point.low_water
+        self._input_fingerprint = of_input(spec.topics, partition, taken, point)
+        self.formats = RenewedFormats(spec.format, saved.now.renewals if decision.goes_on else [])
+        self.learner = None if decision.goes_on else spec.epoch_learner(carries=decision.carries)
+        """The entry that says what the epoch's rows mean, if it is to be written now."""
+        kept = carried_entries_at(spec, partition, decision, opened=entries.opened)
+        entries.heritage.adopt(kept.carried)
+        kept.carried = entries.heritage  # which the engine asks, and takes from
+        kept.gone += entries.behind
+        self.carried_entries = kept
+        self.published, ages = entries.published, None
+        if decision.new_epoch is None and point is not None:
             nothing = entries.engine.no_releases
             self.published.add(nothing.of(of.release for of in saved.releases.values()))
-        ages = point.ages if continues and point is not None else UNSET
+            ages = None if point.ages is UNSET else Ages(**structs.asdict(point.ages))
         self._rebuilding = Rebuilding(
-            entries.engine,
-            rows=entries.rows,
-            releases=self.published,
-            ages=None if ages is UNSET else Ages(ages.idle, ages.since, ages.newest, ages.low),
+            entries.engine, rows=entries.rows, releases=self.published, ages=ages
         )
 
     def saved_at(self, keys: Sequence[Key]) -> Ints:
@@ -184,11 +177,6 @@ class Restoring:
         (`open_partition` has checked the charges of releases that wait.)
         """
         return min(engine.open_since(), engine.position)
-
-
-def _introduced(spec: StreamSpec, decision: Decision) -> EpochLearner | None:
-    """The entry that says what the epoch's rows mean, if it is to be written now."""
-    return None if decision.goes_on else spec.epoch_learner(carries=decision.carries)
 
 
 class PartitionWork:
