@@ -476,12 +476,8 @@ def _registry(options: Mapping[str, object]) -> Registry:
         value = options.get(name)
         needed = name in ("registry", "subject")
         if not (isinstance(value, str) and value) and (needed or value is not None):
-            refuse(
-                f"format.{name}",
-                "missing" if value is None else "not usable",
-                "a text",
-                repr(value),
-            )
+            problem = "missing" if value is None else "not usable"
+            refuse(f"format.{name}", problem, "a text", repr(value))
         texts[name] = value if isinstance(value, str) else None
     url, user = str(texts["registry"]), texts["user"]
     parts = urlsplit(url)
@@ -493,13 +489,12 @@ def _registry(options: Mapping[str, object]) -> Registry:
             got="another text",
         )
     if parts.query or parts.fragment:
-        refuse("format.registry", "has a query", "an address without one", repr("one with"))
+        refuse("format.registry", "has a query", "an address without one", "one with")
     refresh = options.get("refresh", 10)
     if isinstance(refresh, bool) or not isinstance(refresh, int | float) or not 1 <= refresh <= 1e6:
         refuse("format.refresh", "not usable", "seconds, at least 1", repr(refresh))
     if (user is None) != (texts["password_file"] is None):
-        got = "one of them"
-        refuse("format.password_file", "goes together with user", "both or neither", repr(got))
+        refuse("format.password_file", "goes together with user", "both or neither", "one of them")
     files = [
         None if texts[n] is None else Path(str(texts[n])) for n in ("password_file", "ca_file")
     ]
