@@ -1,7 +1,7 @@
 """Is what a seeded feedback service publishes the offline fold of its input, bit for bit?
 
 Sums, counts, policies, and every other byte of ledger and actions topic, on memory and SQLite
-(`tests/kafka/test_feedback_kafka.py`: on a broker).
+(`tests/kafka/test_same_on_kafka.py`: on a broker).
 """
 
 from __future__ import annotations
