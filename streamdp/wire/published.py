@@ -330,7 +330,7 @@ def decode_any_ledger(value: bytes) -> LedgerLine | Assembled:
     return decode_ledger(value)
 
 
-class _Version(Struct):
+class _SchemaNumber(Struct):
     schema: int
 
 
@@ -344,7 +344,7 @@ _published_decoder: msgspec.json.Decoder[PublishedLine] = msgspec.json.Decoder(P
 _ledger_decoder: msgspec.json.Decoder[LedgerLine] = msgspec.json.Decoder(LedgerLine)
 _assembled_decoder = msgspec.json.Decoder(Assembled)
 _kind_decoder = msgspec.json.Decoder(_Kind)
-_version_decoder = msgspec.json.Decoder(_Version)
+_version_decoder = msgspec.json.Decoder(_SchemaNumber)
 _encode = msgspec.json.Encoder().encode
 
 Line = TypeVar("Line", ActionLine, LineOfKey, PublishedLine, LedgerLine, Assembled)
