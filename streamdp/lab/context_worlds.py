@@ -40,7 +40,8 @@ from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.core.kinds.recipe import config_of
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, feedback_learner_of
 from streamdp.core.learners.recipes import CONTEXTS
-from streamdp.lab.common.answer import standard_error
+from streamdp.lab.common.answer import Answer, Trajectory, standard_error
+from streamdp.lab.common.cells import Candidate, LearnerCell
 from streamdp.lab.play import NOBODY, RunBits, play, slots_of, totals
 
 LEARNED = 0.25
@@ -49,7 +50,6 @@ LEARNED = 0.25
 ASKED, APART, WITHOUT = "contexts", "each field alone", "no contexts"
 """The choices: the table that is asked for, `interactions = "none"`, a learner that sees none."""
 
-_FOUND = 0.9  # of the runs
 _WORK = 300_000  # policies of arms, in all blocks and runs of a learner in one world
 _RUNS = (4, 40)
 _DRAWN = 16  # worlds for each one that is played
@@ -187,50 +187,31 @@ def _gaps(rates: Floats) -> Floats:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
-    """What a learner loses in a world."""
-
-    learned: int | None  # events until it is learned; None: not within the horizon
-    regrets: Floats  # of each run, in percent of what random play loses
-    reward: float  # of an event, the mean
-
-    @property
-    def regret(self) -> float:
-        """The mean of all runs."""
-        return float(self.regrets.mean())
-
-    @property
-    def error(self) -> float:
-        """Its standard error."""
-        return standard_error(self.regrets)
-
-
-@dataclass(frozen=True, slots=True)
 class Learned:
-    """What to expect in a world of each choice."""
+    """What to expect in a world of each choice: regrets in percent of what random play loses."""
 
     world: str
     best: float  # the mean reward of an event if the best action is shown everywhere
     random: float  # if actions are shown at random
-    courses: Mapping[str, Course]  # by choice
+    answers: Mapping[str, Answer]  # by choice
 
     @property
     def least(self) -> str:
         """The choice that loses least."""
-        return min(self.courses, key=lambda name: self.courses[name].regret)
+        return min(self.answers, key=lambda name: self.answers[name].mean)
 
     @property
     def alike(self) -> list[str]:
         """The choices that lose no clearly different amount than it does."""
-        least = self.courses[self.least].regrets
-        behind = {name: of.regrets - least for name, of in self.courses.items()}
+        least = self.answers[self.least].regret
+        behind = {name: of.regret - least for name, of in self.answers.items()}
         return [name for name, by in behind.items() if by.mean() <= 2 * standard_error(by)]
 
 
 def mean_lost(found: Sequence[Learned]) -> dict[str, float]:
     """What each choice loses, in percent of what random play loses: the mean of the worlds."""
     return {
-        name: sum(of.courses[name].regret for of in found) / len(found) for name in found[0].courses
+        name: sum(of.answers[name].mean for of in found) / len(found) for name in found[0].answers
     }
 
 
@@ -246,13 +227,13 @@ def learned(
         progress(world)
         rates = table.rates(world, runs, default_rng((table.seed, number)))
         best = float((rates.max(axis=2) @ shares).mean())
-        courses = {
-            name: _course(table, rates, learner, number) for name, learner in learners.items()
+        answers = {
+            name: _answer(table, rates, name, learner, number) for name, learner in learners.items()
         }
-        yield Learned(world, best, float((rates.mean(axis=2) @ shares).mean()), courses)
+        yield Learned(world, best, float((rates.mean(axis=2) @ shares).mean()), answers)
 
 
-def _course(table: Table, rates: Floats, learner: PolicyLearner, number: int) -> Course:
+def _answer(table: Table, rates: Floats, name: str, learner: PolicyLearner, number: int) -> Answer:
     """Play all runs of one learner."""
     shares, gaps = shares_of(table.shape), _gaps(rates)
     best = rates.max(axis=2) @ shares  # of each run, an event
@@ -270,13 +251,15 @@ def _course(table: Table, rates: Floats, learner: PolicyLearner, number: int) ->
         lost.append((shows.policies(step.in_force) * gaps).sum(axis=2) @ shares)
         ends.append(slots.stop)
     parts = np.array(lost) / np.maximum(uniform, 1e-300)  # blocks × runs
-    away = np.flatnonzero((parts <= LEARNED).mean(axis=1) < _FOUND)
-    first = int(away[-1]) + 1 if len(away) else 0
-    of_each = np.diff(ends) @ parts / table.slots
-    return Course(
-        ends[first] if first < len(parts) else None,
-        100 * of_each,
-        float((best - of_each * uniform).mean()),
+    so_far = np.cumsum(np.diff(ends)[:, None] * parts, axis=0) / table.slots
+    candidate = Candidate(name, learner.recipe.name, learner.options)
+    return Answer(
+        cell=LearnerCell(candidate, table.epsilon, learner),
+        runs=len(rates),
+        regret=100 * so_far[-1],
+        course=Trajectory.of_runs(np.array(ends[1:]), 100 * so_far.T),
+        best=(parts <= LEARNED).mean(axis=1),
+        rewards=best - so_far[-1] * uniform,
     )
 
 
@@ -349,7 +332,7 @@ def as_json(table: Table, found: Iterable[Learned]) -> dict[str, Any]:
         "interactions": table.interactions,
         "events": table.slots,
         "events_a_day": table.traffic,
-        "runs": len(worlds[0].courses[ASKED].regrets),
+        "runs": worlds[0].answers[ASKED].runs,
         "take": min(lost, key=lambda name: lost[name]),
         "mean_regret_percent": lost,
         "worlds": [
@@ -361,12 +344,12 @@ def as_json(table: Table, found: Iterable[Learned]) -> dict[str, Any]:
                 "not_clearly_worse": of.alike,
                 "choices": {
                     name: {
-                        "learned_after": course.learned,
-                        "regret_percent": course.regret,
-                        "standard_error": course.error,
-                        "reward": course.reward,
+                        "learned_after": None if answer.settled is None else answer.settled - 1,
+                        "regret_percent": answer.mean,
+                        "standard_error": answer.error,
+                        "reward": float(answer.rewards.mean()),
                     }
-                    for name, course in of.courses.items()
+                    for name, answer in of.answers.items()
                 },
             }
             for of in worlds

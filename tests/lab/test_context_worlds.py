@@ -47,8 +47,8 @@ def test_contexts_are_worth_it_where_they_decide() -> None:
     one = found["the first field"]
     assert WITHOUT not in one.alike
     assert one.least in one.alike
-    assert 0 < (found["nothing"].courses[ASKED].learned or 0) < 10_000
-    assert one.courses[ASKED].regret < 15 < one.courses[WITHOUT].regret
+    assert 0 < (found["nothing"].answers[ASKED].settled or 0) < 10_000
+    assert one.answers[ASKED].mean < 15 < one.answers[WITHOUT].mean
     again = as_json(TABLE, learned(TABLE))
     assert again == as_json(TABLE, found.values())
     assert again["take"] != WITHOUT
@@ -133,7 +133,7 @@ def test_what_is_said_agrees_with_engines_that_take_each_event(
             for seed in range(RUNS)
         ]
         lost[name] = float(np.mean(runs))
-        assert said.courses[name].regret == pytest.approx(lost[name], rel=0.15), (name, lost)
+        assert said.answers[name].mean == pytest.approx(lost[name], rel=0.15), (name, lost)
     assert lost[said.least] <= 1.15 * min(lost.values())
     assert min(lost, key=lambda name: lost[name]) in said.alike
 
@@ -245,8 +245,8 @@ def test_each_field_alone_is_considered_beside_the_whole_table() -> None:
     }  # fmt: skip
     assert APART not in replace(table, interactions="none").learners()
     found = list(learned(table))
-    assert found[0].courses[APART].regret < found[0].courses[ASKED].regret - 1
-    assert found[0].random < found[0].courses[APART].reward < found[0].best
+    assert found[0].answers[APART].mean < found[0].answers[ASKED].mean - 1
+    assert found[0].random < found[0].answers[APART].rewards.mean() < found[0].best
     report = as_json(table, found)
     lost = report["mean_regret_percent"]
     said = verdict(report | {"take": APART})
