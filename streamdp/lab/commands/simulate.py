@@ -77,8 +77,7 @@ def simulate(
 ) -> None:
     """Simulate learners in made-up worlds: mean pseudo-regret with its interval.
 
-    In worlds other than stationary ones memory, growing and capped blocks are compared. If the best
-    action changes, regret is against the best one at each moment.
+    Where the best action changes, regret is against the best one at each moment.
 
     With --observes feedback: policies and the papers' learners, in worlds with click rates, delay,
     drift and an adversary. With --context worlds in which what is best depends on who is looking:
