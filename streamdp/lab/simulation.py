@@ -290,6 +290,9 @@ def best_paper(answers: Sequence[Answer]) -> str:
 
 def as_json(answers: Sequence[Answer], worlds: Sequence[World], slots: int) -> dict[str, Any]:
     """What `--json` writes, and all that the page and the terminal show."""
+    if not answers:
+        expected = "learners with blocks where feedback comes late"
+        raise InvalidConfig("simulate", "nothing to play", expected=expected, got="others alone")
     rows = list(_rows(answers))
     return {
         "lead": _lead(rows, worlds, slots),

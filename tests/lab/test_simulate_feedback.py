@@ -132,6 +132,10 @@ def test_the_command_prints_tables() -> None:
         (["--observes", "feedback", "--learners", "ucb1"], "simulate: too many blocks"),
         (["--observes", "feedback", "--world", "x"], "--world: unknown"),
         (["--observes", "feedback", "--epsilon", "inf"], "epsilon: no policy without noise"),
+        (
+            ["--observes", "feedback", "--learners", "lazy_ucb", "--world", "equal, a tenth late"],
+            "simulate: nothing to play",
+        ),
     ],
 )
 def test_is_what_cannot_be_simulated_refused(arguments: list[str], said: str) -> None:

@@ -1,4 +1,4 @@
-"""The results of a feedback replay: for each learner at each ε, what the log can answer."""
+"""The learners of a replay of feedback, at each ε."""
 
 from __future__ import annotations
 
