@@ -167,10 +167,10 @@ def losses(
     from streamdp.lab.replay.reported import as_json as figures
     from streamdp.lab.workers import workers_of
 
+    check_places(report, as_json)
     if shows(log):
         what = "holds what was shown, not the losses of all actions"
         raise InvalidConfig(log, what, expected="replay shown", got="replay losses")
-    check_places(report, as_json)
     how, budgets = reading(actions, on_bad, wire_format, setting), parse_epsilons(epsilon)
     candidates, which = parse_candidates(learners or USUAL_LEARNERS), seeds_of(seeds, first_seed)
     question = Question(candidates, budgets, which, _named(stream), epoch)
@@ -222,9 +222,9 @@ def shown(
     from streamdp.lab.replay.replaying import seeds_of
     from streamdp.lab.workers import workers_of
 
+    check_places(report, as_json)
     fields, columns = read_fields(contexts, columns, stream)
     options = ShownOptions(content, pscore, header, played, columns, fields)
-    check_places(report, as_json)
     how, budgets = reading(actions, on_bad, wire_format, setting), parse_epsilons(epsilon)
     texts = learners or usual_policies(contexts=contexts is not None)
     question = FeedbackQuestion(
