@@ -102,6 +102,9 @@ def simulate(
         raise InvalidConfig("--observes", "unknown", expected=expected, got=observes)
     if as_json and markdown:
         raise InvalidConfig("--markdown", "not alone", expected="no --json with it", got="both")
+    if interactions is not None and fields is None:
+        expected = "--context with it"
+        raise InvalidConfig("--interactions", "no table", expected=expected, got=interactions)
     check_places(report)
     if fields is not None:
         _show_contexts(fields, interactions, epsilon, slots, seed, as_json=as_json)
