@@ -127,7 +127,7 @@ def test_is_the_default_at_most_096_of_the_best_paper_learner() -> None:
     long as fifty of five, and its ratio varies half as much: so there are fewer of it.
     """
     epsilons = parse_epsilons("0.1,0.5,1,4")
-    papers = simulate(parse_candidates(PAPERS), epsilons, STATIONARY, SimulationSize(runs=20))
+    papers = simulate(parse_candidates(PAPERS), epsilons, STATIONARY, SimulationSize(runs=100))
     assert len(papers) == len(STATIONARY) * 4 * len(PAPERS)
     best = best_paper(papers)
     behind = {r.learner: r.ratio for r in relative(papers, reference=best)}
