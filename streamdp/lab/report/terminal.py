@@ -42,7 +42,7 @@ def show(kind: Kind, figures: Json) -> None:
 
 
 def draw(table: Table) -> None:
-    """Print a table: wider than the terminal, if its names are."""
+    """Print a table: wider than the terminal, if its names and numbers are."""
     drawn = Drawn(title=table.title, caption=table.caption or None)
     for name in table.header:
         if name in NAMES:
@@ -53,10 +53,10 @@ def draw(table: Table) -> None:
         if table.header[0] == "world" and at and row[0] != table.rows[at - 1][0]:
             drawn.add_section()
         drawn.add_row(*row)
-    for column in drawn.columns:
-        if column.no_wrap:  # rich would take the longest of a name's words for enough
-            lines = (line for cell in column.cells for line in str(cell).splitlines())
-            column.min_width = max(map(len, lines), default=0)
+    for column in drawn.columns:  # rich would break words, and numbers
+        lines = [line for cell in column.cells for line in str(cell).splitlines()]
+        whole = lines if column.no_wrap else [word for line in lines for word in line.split()]
+        column.min_width = max(map(len, whole), default=0)
     console = Console()
     least = Measurement.get(console, console.options.update(max_width=1 << 12), drawn).minimum
     Console(width=max(console.width, least)).print(drawn)
