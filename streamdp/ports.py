@@ -81,6 +81,11 @@ class StreamTopics:
         return f"{self.app}.{self.stream}.actions"
 
     @property
+    def catalogue(self) -> str:
+        """Where the stream's list is: which of its actions readers may show (compacted)."""
+        return f"{self.app}.{self.stream}.catalogue"
+
+    @property
     def ledger(self) -> str:
         """The name of the ledger topic: every charge is published there and never deleted."""
         return f"{self.app}.{self.stream}.ledger"
@@ -393,11 +398,17 @@ class Publications(Protocol):
     """Reads published records. Needs no rights on the input or the state."""
 
     def actions(self, stream: StreamTopics, *, follow: bool) -> AsyncIterator[Sequence[Published]]:
-        """Every committed action record from the oldest on, the stream's own among them.
+        """Every committed action record from the oldest on.
 
         With `follow`, an empty batch marks the end as of the call, and the iterator then goes on
         with new records; without, it ends there.
         """
+        ...
+
+    def catalogue(
+        self, stream: StreamTopics, *, follow: bool
+    ) -> AsyncIterator[Sequence[Published]]:
+        """The stream's list, as `actions` reads; earlier ones may come before it."""
         ...
 
     def ledger(
@@ -501,8 +512,11 @@ class Administrator(Protocol):
         """
         ...
 
-    async def announce(self, stream: StreamTopics, line: bytes) -> None:
-        """Publish the stream's own record in partition 0 of its actions; it is of no key."""
+    async def revise(self, stream: StreamTopics, change: Callable[[bytes | None], bytes]) -> bytes:
+        """Replace the stream's list by what `change` makes of it, and return that.
+
+        Two at once lose nothing: `change` is called again where another one was faster.
+        """
         ...
 
     async def peek(

@@ -6,6 +6,7 @@
 | `streamdp-action` | requests | the action that was shown, where the stream learns from it |
 | `streamdp-context` | requests | the levels of its fields, where they are public |
 | `streamdp-filter` | requests | the digest of the actions that were allowed, if not all were |
+| `streamdp-list` | requests | the ordinal of the stream's list, if it has one |
 | `streamdp-person` | requests | a person's id, where a cap is configured; never in an event |
 
 An event has the headers of its request, in order, without the person's. So it has the action, and
@@ -26,7 +27,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 REQUEST_HEADER = "streamdp-request"
 PERSON_HEADER = "streamdp-person"
 PROPENSITY_HEADER = "pscore"
-FILTER_HEADER = "streamdp-filter"
+FILTER_HEADER, LIST_HEADER = "streamdp-filter", "streamdp-list"
 TELLING = frozenset({ACTION_HEADER, CONTEXT_HEADER, PROPENSITY_HEADER, FILTER_HEADER})
 """Headers that say what was shown, or to whom: a propensity beside a public table names a cell."""
 

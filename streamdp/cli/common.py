@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from streamdp.service.config import Configuration, Seeds
     from streamdp.service.run import Observer
     from streamdp.service.spec import StreamSpec
-    from streamdp.wire.lines import PublishedLine
+    from streamdp.wire.lines import LineOfKey, ListLine
 
 T = TypeVar("T")
 
@@ -169,15 +169,68 @@ def wait_for(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 async def actions_of(
     technology: Technology, topics: StreamTopics, *, follow: bool = False
-) -> AsyncIterator[PublishedLine]:
+) -> AsyncIterator[LineOfKey]:
     """The lines of a stream's actions topic: those that are there, or also those that come."""
     from streamdp.ports import closing
-    from streamdp.wire.published import decode_published
+    from streamdp.wire.published import decode_in_force
 
     async with closing(technology.publications()) as publications:
         async for batch in publications.actions(topics, follow=follow):
             for record in batch:
-                yield decode_published(record.value)
+                yield decode_in_force(record.value)
+
+
+async def lists_of(
+    technology: Technology, topics: StreamTopics, *, follow: bool = False
+) -> AsyncIterator[ListLine]:
+    """A stream's lists: the newest that is there, or also those that come."""
+    from streamdp.ports import closing
+    from streamdp.wire.published import decode_list
+
+    async with closing(technology.publications()) as publications:
+        async for batch in publications.catalogue(topics, follow=follow):
+            for record in batch[-1:]:
+                yield decode_list(record.value)
+
+
+async def listed(technology: Technology, topics: StreamTopics) -> ListLine | None:
+    """The newest list of a stream, if there is one."""
+    newest = None
+    async for line in lists_of(technology, topics):
+        newest = line
+    return newest
+
+
+async def revised(
+    technology: Technology,
+    topics: StreamTopics,
+    actions: Sequence[str],
+    paused: Callable[[Sequence[str]], Sequence[str]] = list,
+    *,
+    mode: str | None = None,
+) -> ListLine:
+    """Publish the stream's next list, stamped with the present time; in another mode if given."""
+    from datetime import UTC, datetime
+
+    from streamdp.ports import closing
+    from streamdp.wire.lines import ACTION_SCHEMA, LIVE, ListLine
+    from streamdp.wire.published import decode_list, encode_list
+
+    def change(before: bytes | None) -> bytes:
+        known = None if before is None else decode_list(before)
+        line = ListLine(
+            schema=ACTION_SCHEMA,
+            stream=topics.stream,
+            ordinal=1 if known is None else known.ordinal + 1,
+            at=datetime.now(UTC),
+            mode=mode or (LIVE if known is None else known.mode),
+            actions=list(actions),
+            paused=list(paused([] if known is None else known.paused)),
+        )
+        return encode_list(line)
+
+    async with closing(technology.administrator()) as tools:
+        return decode_list(await tools.revise(topics, change))
 
 
 def print_json(value: object) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,17 +13,14 @@ from streamdp.cli.common import (
     AsJson,
     Config,
     SingleBroker,
-    actions_of,
     chosen,
+    listed,
     load,
     opened,
     print_report,
+    revised,
     wait_for,
 )
-
-if TYPE_CHECKING:
-    from streamdp.ports import StreamTopics, Technology
-    from streamdp.wire.lines import ModeLine
 
 
 class Switch(StrEnum):
@@ -49,7 +46,7 @@ def mode(
 ) -> None:
     """Switch all readers of a stream to its fallback action at once, or back to each key's own.
 
-    Publishes one line of the stream, with its time and no reason. Learning, charges and the ledger
+    Publishes the stream's list, with its time and no reason. Learning, charges and the ledger
     are not affected. Whoever decides this by what is NOT PRIVATE leaves the guarantee.
 
     Examples:
@@ -59,11 +56,16 @@ def mode(
     configuration = load(config)
     topics = chosen(configuration, stream)
     technology = opened(configuration, single_broker)
-    line = wait_for(lambda: _published(technology, topics) if switch is None
-                    else _publish(technology, topics, switch))  # fmt: skip
+    actions = configuration.streams[topics.stream].actions
+    line = wait_for(lambda: listed(technology, topics) if switch is None
+                    else revised(technology, topics, actions, mode=switch.value))  # fmt: skip
     live = line is None or line.live
-    since = None if line is None else f"{line.at:%Y-%m-%dT%H:%M:%SZ}"
-    report = {"stream": topics.stream, "mode": "live" if live else "fallback", "since": since}
+    report = {
+        "stream": topics.stream,
+        "mode": "live" if live else "fallback",
+        "list": 0 if line is None else line.ordinal,
+        "at": None if line is None else f"{line.at:%Y-%m-%dT%H:%M:%SZ}",
+    }
     print_report(report, _text, as_json=as_json)
     if (
         not as_json
@@ -75,33 +77,7 @@ def mode(
         )
 
 
-def _text(report: dict[str, str | None]) -> Iterator[str]:
+def _text(report: dict[str, Any]) -> Iterator[str]:
     used = "each key's own action" if report["mode"] == "live" else "the fallback action"
-    since = f"since {report['since']} " if report["since"] else ""
-    yield f"{report['stream']}: {since}all readers use {used}"
-
-
-async def _publish(technology: Technology, topics: StreamTopics, switch: Switch) -> ModeLine:
-    """Publish the stream's own line, stamped with the present time."""
-    from datetime import UTC, datetime
-
-    from streamdp.ports import closing
-    from streamdp.wire.lines import ACTION_SCHEMA, ModeLine
-    from streamdp.wire.published import encode_mode
-
-    line = ModeLine(
-        schema=ACTION_SCHEMA, stream=topics.stream, at=datetime.now(UTC), mode=switch.value
-    )
-    async with closing(technology.administrator()) as tools:
-        await tools.announce(topics, encode_mode(line))
-    return line
-
-
-async def _published(technology: Technology, topics: StreamTopics) -> ModeLine | None:
-    """The newest line of the stream itself, if there is one."""
-    from streamdp.wire.lines import ModeLine
-
-    newest = None
-    async for line in actions_of(technology, topics):
-        newest = line if isinstance(line, ModeLine) else newest
-    return newest
+    since = f" list {report['list']} of {report['at']}:" if report["at"] else ""
+    yield f"{report['stream']}:{since} all readers use {used}"

@@ -15,18 +15,20 @@ from streamdp.cli.common import (
     SingleBroker,
     actions_of,
     chosen,
+    listed,
+    lists_of,
     load,
     opened,
     wait_for,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
     from streamdp.ports import StreamTopics, Technology
-    from streamdp.wire.lines import LineOfKey, PublishedLine
+    from streamdp.wire.lines import LineOfKey, ListLine
 
-    Show = Callable[[PublishedLine], bool]
+    Show = Callable[[LineOfKey | ListLine], bool]
 
 MOST_TOLD = 3
 """Actions of a policy that a line shows."""
@@ -58,14 +60,14 @@ def watch(
     technology = opened(configuration, single_broker)
     wanted = frozenset(key or ())
 
-    def show(line: PublishedLine) -> bool:
-        """Print a line at once, if it was asked for; the stream's own always."""
-        from streamdp.wire.lines import ModeLine, key_bytes
+    def show(line: LineOfKey | ListLine) -> bool:
+        """Print a line at once, if it was asked for; the stream's list always."""
+        from streamdp.wire.lines import ListLine, key_bytes
 
-        of_stream = isinstance(line, ModeLine)
-        name = None if isinstance(line, ModeLine) else key_bytes(line)
-        if wanted and not of_stream and not any(is_asked(name, one) for one in wanted):
-            return False
+        if wanted and not isinstance(line, ListLine):
+            name = key_bytes(line)
+            if not any(is_asked(name, one) for one in wanted):
+                return False
         if as_json:
             import msgspec
 
@@ -81,28 +83,32 @@ def watch(
 
 
 async def _follow(technology: Technology, topics: StreamTopics, show: Show) -> None:
-    async for line in actions_of(technology, topics, follow=True):
-        show(line)
+    from asyncio import TaskGroup
+
+    async def each(lines: AsyncIterator[LineOfKey | ListLine]) -> None:
+        async for line in lines:
+            show(line)
+
+    async with TaskGroup() as both:
+        both.create_task(each(lists_of(technology, topics, follow=True)))
+        both.create_task(each(actions_of(technology, topics, follow=True)))
 
 
 async def _once(technology: Technology, topics: StreamTopics, show: Show) -> None:
     """Each key's action in force: of the latest epoch, then most slots, then lowest partition.
 
-    Before them the stream's mode, unless it is live.
+    Before them the stream's list, if it keeps readers from any of it.
     """
-    from streamdp.wire.lines import ModeLine, key_bytes
+    from streamdp.wire.lines import key_bytes
 
     latest: dict[tuple[bytes | None, int], LineOfKey] = {}
-    mode = None
+    mode = await listed(technology, topics)
     async for line in actions_of(technology, topics):
-        if isinstance(line, ModeLine):
-            mode = line
-        else:
-            latest[key_bytes(line), line.partition] = line
+        latest[key_bytes(line), line.partition] = line
     lines: dict[bytes | None, LineOfKey] = {}
     for (name, _), of_key in sorted(latest.items(), key=lambda item: _rank(item[1]), reverse=True):
         lines.setdefault(name, of_key)
-    if mode is not None and not mode.live:
+    if mode is not None and (mode.paused or not mode.live):
         show(mode)
     shown = [show(lines[name]) for name in sorted(lines, key=lambda key: key or b"")]
     if not any(shown):
@@ -113,15 +119,18 @@ def _rank(line: LineOfKey) -> tuple[int, int, int]:
     return line.epoch, line.stop, -line.partition
 
 
-def _in_words(line: PublishedLine) -> str:
+def _in_words(line: LineOfKey | ListLine) -> str:
     """A line as text; of a policy its likeliest actions."""
     from streamdp.client.table import names_of
     from streamdp.core.evidence.policy import PARTS, policy_of
-    from streamdp.wire.lines import ModeLine, PolicyLine, from_base64, key_bytes
+    from streamdp.wire.lines import ListLine, PolicyLine, from_base64, key_bytes
 
-    if isinstance(line, ModeLine):
+    if isinstance(line, ListLine):
         used = "each key's own action" if line.live else "the fallback action"
-        return f"since {line.at:%Y-%m-%dT%H:%M:%SZ} all readers use {used}"
+        paused = f"; paused: {', '.join(map(word, line.paused))}" if line.paused else ""
+        return (
+            f"list {line.ordinal} of {line.at:%Y-%m-%dT%H:%M:%SZ}: all readers use {used}{paused}"
+        )
     if isinstance(line, PolicyLine):
         names = names_of(line, salt="")
         actions, cells = names.actions, names.cells

@@ -25,7 +25,8 @@ class Why(StrEnum):
     UNKNOWN_KEY = "unknown_key"
     FALLBACK_MODE = "fallback_mode"
     STALE = "stale"
-    NOTHING_ALLOWED = "nothing_allowed"  # the request excludes every action: `action` is empty
+    PAUSED = "paused"  # the key's action is paused in the stream's list, so the fallback answers
+    NOTHING_ALLOWED = "nothing_allowed"  # list and request leave no action: `action` is empty
 
 
 class Held(Struct, frozen=True, gc=False):
@@ -63,7 +64,8 @@ class Answer(Struct, frozen=True, gc=False):
 
     `Protected` where contexts are private: then the choice must not stand in headers either."""
     filter: str = ""
-    """The digest of the actions that were left, where the request excluded some."""
+    """The digest of the actions that were left, where list or request exclude some."""
+    list: int = 0  # the ordinal of the stream's list, if it has one
 
     @property
     def slots(self) -> int:
@@ -110,6 +112,8 @@ class Condition:
     beyond: int = 0  # records of keys beyond the limit
     refused: int = 0  # lines that could not be read
     fallback_mode: bool = False  # whether the stream tells readers to use the fallback action
+    list: int = 0  # the ordinal of the stream's list, if it has one
+    paused: tuple[str, ...] = ()  # the actions that readers must not show now
 
 
 Context = Mapping[str, object]

@@ -10,18 +10,20 @@ Opening raises errors that the user must fix.
 A key without a release gets the fallback action; in a feedback stream each action is equally
 likely, once the topic was read to its end.
 
-A stream's own line can tell readers to use the fallback action for all of its keys (`streamdp mode
-home fallback`). It is obeyed as soon as it is read. Until a stream was read to its end once, its
-mode is not known, so the fallback action answers. When a topic is read again after a lost
-connection, the mode stays as it was until the end is reached: older lines come before.
+A stream's list says which actions may be shown, or that the fallback action answers for all keys
+(`streamdp actions`, `streamdp mode`). It is obeyed as soon as it is read: a paused action has no
+share of a policy, and where it is the one in force, or the fallback, the fallback or the first
+action of the list that is not paused takes its place. Until list and actions were read to their
+end once, the fallback action answers.
 
-Each stream has a task of its own that reads from the oldest record and then follows. When it loses
-its source, its feed is `Feed.LOST`: answers stay as they are, and it reconnects with growing
-delays. With `stale_after`, answers fall back once the source has been lost for so many seconds.
+Each stream has two tasks, for its list and its actions, that read from the oldest record and then
+follow. When one loses its source, the feed is `Feed.LOST`: answers stay as they are, and it
+reconnects with growing delays. With `stale_after`, answers fall back once the source has been lost
+for so many seconds.
 
 `action` may be called from any thread. `on_change` is called in the thread of the event loop: for
-each key that was loaded, then for each key that has a new answer, and for all keys when the mode
-changes. An exception in it is logged and does not stop the cache.
+each key that was loaded, then for each key that has a new answer, by a release or by the list. An
+exception in it is logged and does not stop the cache.
 """
 
 from __future__ import annotations
@@ -61,6 +63,8 @@ from streamdp.client.table import MOST_BYTES, Table
 from streamdp.client.threaded import InThread
 from streamdp.core.errors import InvalidConfig, StreamdpError
 from streamdp.ports import Key, Publications, Published, StreamTopics
+from streamdp.wire.lines import ListLine
+from streamdp.wire.published import decode_list
 
 Clock = Callable[[], float]
 
@@ -68,7 +72,7 @@ _logger = logging.getLogger("streamdp.client")
 
 
 class _Followed:
-    """One stream: reads its actions topic, and keeps track of how fresh its table is."""
+    """One stream: reads its actions topic, and keeps track of how fresh its knowledge is."""
 
     def __init__(
         self,
@@ -82,18 +86,31 @@ class _Followed:
     ) -> None:
         self.topics, self.names = source.topics, source.names
         self.table = Table(source, most_keys=most_keys, most_bytes=most_bytes)
-        self.unknown = Answer(source.fallback, Why.UNKNOWN_KEY)
-        self.stale = Answer(source.fallback, Why.STALE)
-        self.off = Answer(source.fallback, Why.FALLBACK_MODE)
+        self.catalogue = _Catalogue(self)
+        self._fallback = source.fallback
+        self._list: ListLine | None = None
+        self._decide()
         self.instead: Answer | None = self.unknown  # the answer for every key: not loaded, or off
         self.feed = Feed.LOADING
-        self.loaded = False
-        self._at_end = False
+        self._unread = {source.topics.actions, source.topics.catalogue}  # never to their end
+        self._away: dict[str, Exception] = {}  # why each of them is lost
         self.lost_at: float | None = None
-        self.trouble: Exception | None = None
         self._on_change = on_change
         self._clock = clock
         self._moved = moved
+
+    def _decide(self) -> None:
+        """The answers without a release, by the stream's list."""
+        line = self._list
+        self.ordinal, self.paused, names = 0, frozenset[str](), list[str]()
+        if line is not None:
+            self.ordinal, self.paused, names = line.ordinal, frozenset(line.paused), line.actions
+        self.unknown, self.stale, self.off, self.instead_of_paused = (
+            structs.replace(
+                settled(Answer(self._fallback, why), names, self.paused), list=self.ordinal
+            )
+            for why in (Why.UNKNOWN_KEY, Why.STALE, Why.FALLBACK_MODE, Why.PAUSED)
+        )
 
     def without_release(self, key: Key) -> Answer:
         """The answer for a key that has none: equal parts if actions are known, else the fallback.
@@ -104,56 +121,121 @@ class _Followed:
         if self.names is None or not names.actions:
             return self.unknown
         held = even(self.topics.stream, key, names)
-        return structs.replace(self.unknown, action=names.actions[0], held=held)
+        return structs.replace(
+            self.unknown, action=names.actions[0], why=Why.UNKNOWN_KEY, held=held
+        )
+
+    def shown(self, answer: Answer) -> Answer:
+        """What answers for a key with this answer, if the key is asked for now."""
+        if self.instead is not None:
+            return self.instead
+        paused = answer.held is None and answer.action in self.paused
+        return self.instead_of_paused if paused else answer
+
+    @property
+    def loaded(self) -> bool:
+        """Whether list and actions were read to their end once."""
+        return not self._unread
+
+    @property
+    def trouble(self) -> Exception | None:
+        """Why the source was lost."""
+        return next(iter(self._away.values()), None)
 
     def began(self) -> None:
         """Keep the table: a second reading never replaces a release by an older one."""
-        self._at_end = False
 
     def heard(self, batch: Sequence[Published]) -> None:
         """Put published records into the table, and tell of each new answer."""
         for change in self.table.apply(batch):
-            if self.instead is None:
-                self._tell(change)
-            elif self.instead is self.off and change.before is None:
-                self._tell(Change(change.stream, change.key, None, self.off))
-        if self._at_end:
-            self._obey()
+            if self.loaded:
+                before = None if change.before is None else self.shown(change.before)
+                self._tell(change.key, before, self.shown(change.after))
+
+    def listed(self, line: ListLine) -> None:
+        """Obey a list from now on, unless a later one is known."""
+        if self._list is None or line.ordinal > self._list.ordinal:
+            known = self._list
+            self._list = line
+            if self.loaded:
+                self._obey(known)
+            else:
+                self._decide()
+                self.instead = self.unknown
 
     def current(self) -> None:
-        """The end of the topic was reached: the feed is live."""
-        self._at_end = True
-        self._obey()
-        self.feed, self.loaded, self.lost_at, self.trouble = Feed.CURRENT, True, None, None
+        """The end of the actions topic was reached."""
+        self.reached(self.topics.actions)
+
+    def reached(self, topic: str) -> None:
+        """The end of a topic was reached: without others the feed is live."""
+        self._away.pop(topic, None)
+        if topic in self._unread:
+            self._unread.discard(topic)
+            if self.loaded:
+                self._obey(None, first=True)
+        if self.loaded and not self._away:
+            self.feed, self.lost_at = Feed.CURRENT, None
         self._moved()
 
-    def _obey(self) -> None:
-        """Answer in the stream's mode from now on, and tell of each answer that this changes."""
-        before, after = self.instead, None if self.table.live else self.off
-        if after is before:
-            return
-        self.instead = after
-        if before is not self.unknown or after is self.off:
-            used = "each key's own action" if after is None else "the fallback action"
+    def _obey(self, known: ListLine | None, *, first: bool = False) -> None:
+        """Answer by the list from now on, and tell of each answer that this changes."""
+        before = {} if first else {key: self.shown(of) for key, of in self.table.answers.items()}
+        self._decide()
+        live = self._list is None or self._list.live
+        self.instead = None if live else self.off
+        if live != (known is None or known.live):
+            used = "each key's own action" if live else "the fallback action"
             _logger.warning("stream %s: all readers use %s now", self.table.stream, used)
+        for name in sorted(self.paused.symmetric_difference(known.paused if known else ())):
+            said = "paused" if name in self.paused else "resumed"
+            _logger.warning("stream %s: action %s is %s now", self.table.stream, name, said)
         if self._on_change is not None:
             for key, answer in self.table.answers.items():
-                earlier = None if before is self.unknown else before or answer
-                self._tell(Change(self.table.stream, key, earlier, after or answer))
+                self._tell(key, before.get(key), self.shown(answer))
 
-    def _tell(self, change: Change) -> None:
-        if self._on_change is not None:
+    def _tell(self, key: Key, before: Answer | None, after: Answer) -> None:
+        same = before is not None and structs.replace(before, list=after.list) == after
+        if self._on_change is not None and not same:
             try:
-                self._on_change(change)
+                self._on_change(Change(self.table.stream, key, before, after))
             except Exception:
                 _logger.exception("on_change failed")
 
     def lost(self, error: Exception) -> None:
-        """Note that the source was lost: from now on answers become stale."""
-        self.feed, self.trouble = Feed.LOST, error
+        """Note that the actions were lost: from now on answers become stale."""
+        self.missed(self.topics.actions, error)
+
+    def missed(self, topic: str, error: Exception) -> None:
+        """Note that a topic was lost."""
+        self._away[topic] = error
+        self.feed = Feed.LOST
         if self.lost_at is None:
             self.lost_at = self._clock()
         self._moved()
+
+
+class _Catalogue:
+    """Reads a stream's list for those who answer by it."""
+
+    def __init__(self, of: _Followed) -> None:
+        self._of, self._topic = of, of.topics.catalogue
+
+    def began(self) -> None:
+        """Keep the list: a second reading never replaces it by an older one."""
+
+    def heard(self, batch: Sequence[Published]) -> None:
+        """Hand on lists. One that cannot be read is a lost source: it may pause anything."""
+        for record in batch:
+            self._of.listed(decode_list(record.value))
+
+    def current(self) -> None:
+        """The newest list was read."""
+        self._of.reached(self._topic)
+
+    def lost(self, error: Exception) -> None:
+        """Whoever answers now may answer by an old list."""
+        self._of.missed(self._topic, error)
 
 
 class ActionsCache:
@@ -209,6 +291,14 @@ class ActionsCache:
                 retries=self._retries,
             )
             self._followers.start(following, name=f"actions of {name}")
+            listing = follow(
+                self._open,
+                partial(_list, followed.topics),
+                followed.catalogue,
+                name=f"topic {followed.topics.catalogue}",
+                retries=self._retries,
+            )
+            self._followers.start(listing, name=f"catalogue of {name}")
         try:
             async with asyncio.timeout(self._ready_within):
                 await self.ready()
@@ -284,6 +374,8 @@ class ActionsCache:
         answer = followed.table.answers.get(key)
         if answer is None:
             return followed.without_release(checked_key(key))
+        if followed.paused and answer.held is None and answer.action in followed.paused:
+            return followed.instead_of_paused
         return answer
 
     def choose(
@@ -323,13 +415,16 @@ class ActionsCache:
             check_fields(context, names, known)
         # a line from before there were contexts has one policy for all of them
         of = known if names.contexts is None and known.contexts is not None else names
-        if of.contexts is None and context is None and of.played == "header" and not exclude:
+        plain = of.contexts is None and context is None and of.played == "header"
+        if plain and not exclude and not followed.ordinal:
             return choose(answer, request)
         cell = of.cell(context)
-        told, excluded = of.told(cell), checked_exclusions(exclude)
+        told, excluded = of.told(cell), checked_exclusions(exclude) | followed.paused
         if answer.held is None:
-            return settled(answer, names.actions, excluded, told)
-        return choose(answer, request, cell if of is names else 0, told, excluded)
+            choice = settled(answer, names.actions, excluded, told)
+        else:
+            choice = choose(answer, request, cell if of is names else 0, told, excluded)
+        return structs.replace(choice, list=followed.ordinal) if followed.ordinal else choice
 
     def choose_all(self, stream: str, requests: Sequence[tuple[Key, str]]) -> list[Answer]:
         """`choose` for many requests, without contexts."""
@@ -359,6 +454,8 @@ class ActionsCache:
             beyond=table.beyond,
             refused=table.refused,
             fallback_mode=followed.instead is followed.off,
+            list=followed.ordinal,
+            paused=tuple(sorted(followed.paused)),
         )
 
     def _followed(self, stream: str) -> _Followed:
@@ -372,6 +469,10 @@ def _actions(
     topics: StreamTopics, publications: Publications
 ) -> AsyncIterator[Sequence[Published]]:
     return publications.actions(topics, follow=True)
+
+
+def _list(topics: StreamTopics, publications: Publications) -> AsyncIterator[Sequence[Published]]:
+    return publications.catalogue(topics, follow=True)
 
 
 def _said(error: Exception) -> str:

@@ -97,7 +97,10 @@ def choose(
 
 
 def settled(
-    answer: Answer, actions: Iterable[str], exclude: Collection[str], context: str | Protected
+    answer: Answer,
+    actions: Iterable[str],
+    exclude: Collection[str],
+    context: str | Protected = "",
 ) -> Answer:
     """An answer without a policy: the fallback if it is allowed, else the first action that is."""
     if answer.action not in exclude:

@@ -79,13 +79,17 @@ async def follow(
 
 @asynccontextmanager
 async def _opened(publications: Callable[[], Publications]) -> AsyncIterator[Publications]:
-    """A reader of its own, closed behind the block."""
+    """A reader of its own, closed behind the block: one that cannot be closed stops nothing."""
     source = publications()
     try:
         yield source
     finally:
-        with suppress(StreamdpError):
+        try:
             await source.close()
+        except StreamdpError:
+            pass
+        except Exception:  # raised here, it would take the place of a cancellation
+            _logger.exception("closing a reader failed")
 
 
 class Followers:

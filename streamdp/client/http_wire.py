@@ -91,6 +91,7 @@ class ChoiceTold(Struct, frozen=True, gc=False, omit_defaults=True):
     context: str = ""  # as the header of the request, in a stream with public contexts
     played: Literal["header", "value"] = "header"  # where a request has to say what was shown
     filter: str = ""  # the digest of the actions that were left, where some were excluded
+    list: int = 0  # the ordinal of the stream's list, if it has one
 
 
 WireContext = dict[str, str | int | float]
@@ -131,6 +132,7 @@ def chosen(stream: str, key: Key, request: str, answer: Answer) -> ChoiceTold:
         in_force(answer),
         *(("", "value") if isinstance(answer.context, Protected) else (answer.context, "header")),
         answer.filter,
+        answer.list,
     )
 
 
@@ -157,7 +159,11 @@ def answer_of(line: HttpAnswer | ChoiceTold) -> Answer:
         return answer
     context = line.context if line.played == "header" else Protected(Names(played="value"), 0)
     return structs.replace(
-        answer, probability=line.probability, context=context, filter=line.filter
+        answer,
+        probability=line.probability,
+        context=context,
+        filter=line.filter,
+        list=line.list,
     )
 
 

@@ -25,7 +25,8 @@ or another, needs both: `Request(key, id)`.
 | `streamdp-action` | the action that was shown |
 | `streamdp-context` | the levels of its fields, in a stream with public contexts |
 | `pscore` | the probability of the draw, decimal text |
-| `streamdp-filter` | the digest of the actions that were left, where the request excluded some |
+| `streamdp-filter` | the digest of the actions that were left, where list or request exclude some |
+| `streamdp-list` | the ordinal of the stream's list, if it has one |
 | `streamdp-release` | partition/epoch/born/block of the release behind it; none for a fallback |
 | `streamdp-person` | who was shown it, where a cap is configured |
 
@@ -47,6 +48,7 @@ from msgspec import Struct
 from streamdp.assembly.contents import Asked, Reward, Said
 from streamdp.assembly.public import (
     FILTER_HEADER,
+    LIST_HEADER,
     PERSON_HEADER,
     PROPENSITY_HEADER,
     REQUEST_HEADER,
@@ -142,6 +144,8 @@ def request_record(
             headers.append((PROPENSITY_HEADER, repr(choice.probability).encode()))
             if choice.filter:
                 headers.append((FILTER_HEADER, choice.filter.encode()))
+        if choice.list:
+            headers.append((LIST_HEADER, b"%d" % choice.list))
         if choice.partition >= 0:  # `why` may depend on what a private request excludes
             release = choice.partition, choice.epoch, choice.born, choice.block
             headers.append((RELEASE_HEADER, b"%d/%d/%d/%d" % release))

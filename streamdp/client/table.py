@@ -7,8 +7,8 @@ The rules:
    a key's opening and its first learned action both have block 0.)
 2. A key in several partitions has several learners. The one of the latest epoch answers, then the
    one with the most slots, then the lowest partition; such keys are counted.
-3. The stream's own line (`ModeLine`) says whether the fallback action answers for every key. The
-   last one counts; the cache obeys it, so the answers here stay as they were published.
+3. The stream's list says which actions may be shown. The cache obeys it, so the answers here stay
+   as they were published.
 4. Memory is bounded: beyond `most_keys` a new key is counted and not kept, so it is answered like
    one without a release. A key takes about 0.4 kB; a policy takes 4 bytes more for each action, and
    beyond `most_bytes` of policies a new key is not kept either.
@@ -33,8 +33,8 @@ from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policy import policy_of
 from streamdp.ports import Key, Published
-from streamdp.wire.lines import ActionLine, LineOfKey, ModeLine, PolicyLine, from_base64
-from streamdp.wire.published import decode_published
+from streamdp.wire.lines import ActionLine, LineOfKey, PolicyLine, from_base64
+from streamdp.wire.published import decode_in_force
 
 MOST_BYTES = 1 << 30
 """Bytes of policies that one stream's table keeps."""
@@ -54,7 +54,6 @@ class Table:
         "answers",
         "beyond",
         "counts",
-        "live",
         "names",
         "refused",
         "source",
@@ -66,7 +65,6 @@ class Table:
         self.stream = source.stream
         self.answers: dict[Key, Answer] = {}
         self.counts: Counter[str] = Counter()  # keys by their action
-        self.live = True  # by the stream's own line
         self.beyond = 0  # records of keys that were not kept
         self.refused = 0  # lines that could not be read
         self.names = self._last = source.names or Names()  # of the latest epoch; of the last line
@@ -86,11 +84,7 @@ class Table:
         """Read published records; yield the keys whose answer changed."""
         for record in records:
             try:
-                line = decode_published(record.value)
-                if isinstance(line, ModeLine):
-                    self.live = line.live
-                    continue
-                fresh = self._answer_of(line, record.partition)
+                fresh = self._answer_of(decode_in_force(record.value), record.partition)
             except (StateMismatch, InvalidConfig):
                 self.refused += 1
                 continue

@@ -249,7 +249,8 @@ def _fingerprint(about: About) -> str:
 
 def _etag(answer: Answer, fingerprint: str) -> bytes:
     if answer.partition < 0:
-        return f'"{answer.why}.{fingerprint}"'.encode()
+        of_list = f".{answer.list}" if answer.list else ""
+        return f'"{answer.why}{of_list}.{fingerprint}"'.encode()
     epoch, born, stop = answer.release
     release = f"{answer.partition}.{epoch}.{born}.{stop}"
     return f'"{release}.{answer.why}.{fingerprint}"'.encode()

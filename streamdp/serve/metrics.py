@@ -141,7 +141,7 @@ def configured(about: Sequence[About], assemblies: Mapping[str, int]) -> Iterato
 
 
 def mode_of(known: Condition | None) -> str:
-    """A stream's mode as readers see it: ``fallback`` if its own line says so."""
+    """A stream's mode as readers see it: ``fallback`` if its list says so."""
     return FALLBACK if known is not None and known.fallback_mode else LIVE
 
 

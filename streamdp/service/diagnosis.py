@@ -46,8 +46,8 @@ from streamdp.wire.decoded import Decoded
 from streamdp.wire.entries import Entries
 from streamdp.wire.feedback import Feedback
 from streamdp.wire.formats import Format
-from streamdp.wire.lines import ModeLine, key_bytes
-from streamdp.wire.published import decode_published
+from streamdp.wire.lines import key_bytes
+from streamdp.wire.published import decode_in_force
 from streamdp.wire.quarantined import read_quarantined
 from streamdp.wire.renewals import RenewalSource
 from streamdp.wire.unprotected import NOT_PRIVATE
@@ -242,8 +242,8 @@ async def in_several_partitions(
     """Find keys in several partitions, which have a learner in each: do producers disagree?"""
     homes: dict[Key, set[int]] = {}
     async for batch in publications.actions(stream, follow=False):
-        for line in map(decode_published, (record.value for record in batch)):
-            if not isinstance(line, ModeLine) and line.epoch == epoch:
+        for line in map(decode_in_force, (record.value for record in batch)):
+            if line.epoch == epoch:
                 homes.setdefault(key_bytes(line), set()).add(line.partition)
     return _apart(
         f"keys of {stream.stream}",

@@ -340,6 +340,12 @@ class MemoryPublications:
         """Every action record, superseded ones too."""
         return self._read(stream.actions, follow=follow)
 
+    def catalogue(
+        self, stream: StreamTopics, *, follow: bool
+    ) -> AsyncIterator[Sequence[Published]]:
+        """Every list that the stream had."""
+        return self._read(stream.catalogue, follow=follow)
+
     def ledger(
         self, stream: StreamTopics, *, follow: bool, newest: int | None = None
     ) -> AsyncIterator[Sequence[Published]]:
@@ -456,9 +462,9 @@ class MemoryAdministrator:
         """Memory is always within reach."""
         return [Finding("memory log", Verdict.GOOD, "within reach")]
 
-    async def announce(self, stream: StreamTopics, line: bytes) -> None:
-        """Publish at once; records before it stay."""
-        self._log.announce(stream, line)
+    async def revise(self, stream: StreamTopics, change: Callable[[bytes | None], bytes]) -> bytes:
+        """Replace the stream's list."""
+        return self._log.revise(stream, change)
 
     async def peek(
         self, stream: StreamTopics, partition: int, *, entries: LiveEntries | None = None

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from zlib import crc32
@@ -290,14 +290,17 @@ class MemoryLog:
             records = self._public.setdefault((topic, number), [])
             records.append((attempt, Published(number, len(records), key, value)))
 
-    def announce(self, topics: StreamTopics, line: bytes) -> None:
-        """Publish the stream's own record; no attempt of a worker."""
+    def revise(self, topics: StreamTopics, change: Callable[[bytes | None], bytes]) -> bytes:
+        """Publish what a change makes of the stream's list; no attempt of a worker."""
+        before = [record.value for record in self.published(topics.catalogue, 0, start=0)]
+        line = change(before[-1] if before else None)
         nobody = Commit(next_offset=0, state=())
         partition = Partition(topics.stream, 0)
         by = Attempt(topics, partition, "", nobody, outcome=CommitOutcome.COMMITTED)
-        records = self._public.setdefault((topics.actions, 0), [])
+        records = self._public.setdefault((topics.catalogue, 0), [])
         records.append((by, Published(0, len(records), None, line)))
         self.ring()
+        return line
 
     def decide(self, attempt: Attempt) -> None:
         """Commit an attempt, all of it at once."""

@@ -81,7 +81,7 @@ CHECKS = tuple(
             ("a look beside an owner fits together", transport_tools.peek_fits_together),
             ("the ledgers of an application can be listed", transport_tools.ledgers),
             ("what was recorded last can be looked at", transport_tools.last_commits),
-            ("a stream has a record of its own among its actions", transport_tools.announces),
+            ("a stream has a list, and two that change it lose nothing", transport_tools.lists),
         ],
         start=1,
     )

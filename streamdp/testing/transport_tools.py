@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from streamdp.core.errors import InvalidConfig
-from streamdp.ports import EntriesThat, Key, Partition, Verdict
+from streamdp.ports import EntriesThat, Key, Partition, Published, Verdict
 from streamdp.testing.transport_input import ODD
 from streamdp.testing.transport_room import Room, flatten, fold, numbered, rows, step
 
@@ -58,36 +59,47 @@ async def publications_begin_late(room: Room) -> None:
             room.expect(f"about a half of {newest}", expected=True, got=len(got) in few)
 
 
-async def announces(room: Room) -> None:
-    """The stream's own record comes in its place, replaces no key's, and disturbs no owner."""
+async def lists(room: Room) -> None:
+    """A stream's list is no action, disturbs no owner, and two that change it lose nothing."""
     worker = await room.lone_worker(partitions=2)
-    keys: list[Key] = [None, b"", b"mode", b"\0", b"\0mode", b"\0\0mode"]
     tools, reader = room.technology.administrator(), room.technology.publications()
     room.opened += [tools.close, reader.close]
-    await tools.announce(room.topics, b"before any commit")
+
+    def added(name: bytes) -> Callable[[bytes | None], bytes]:
+        return lambda before: name if before is None else before + b" " + name
+
+    room.expect("the first", expected=b"a", got=await tools.revise(room.topics, added(b"a")))
     await worker.transport.take(room.at(0))
+    keys: list[Key] = [None, b"", b"list", b"mode", b"\0", b"\0list", b"\0\0list"]
     await worker.transport.commit(
         room.at(0), replace(step(1), actions=[(key, b"of a key") for key in keys])
     )
-    following = reader.actions(room.topics, follow=True)
-    values: list[bytes] = []
+    following = reader.catalogue(room.topics, follow=True)
+    came = [record.value async for batch in until_empty(following) for record in batch]
+    room.expect("is read to its end", expected=[b"a"], got=came[-1:])
+    names = [b"b", b"c", b"d"]
+    await asyncio.gather(*(tools.revise(room.topics, added(name)) for name in names))
+    every = [r.value async for b in reader.catalogue(room.topics, follow=False) for r in b]
+    room.expect("of all", expected={b"a", *names}, got=set(b" ".join(every[-1:]).split()))
     async for batch in following:
-        if not batch:
+        if batch and batch[-1].value == every[-1]:
             break
-        values += [record.value for record in batch]
-    expected = [b"before any commit", *[b"of a key"] * len(keys)]
-    room.expect("in its place, and each key's beside", expected=expected, got=values)
-    await tools.announce(room.topics, b"between two")
-    await worker.transport.commit(room.at(0), replace(step(2), actions=[(b"mode", b"last")]))
-    came: list[tuple[int, bytes]] = []
-    async for batch in following:
-        came += [(record.partition, record.value) for record in batch]
-        if len(came) == 2:
-            break
-    room.expect("in order", expected=[(0, b"between two"), (0, b"last")], got=came)
+    actions = [r async for b in reader.actions(room.topics, follow=False) for r in b]
+    room.expect("each key's", expected=[(0, b"of a key")] * len(keys),
+                got=[(record.partition, record.value) for record in actions])  # fmt: skip
     taken = await worker.transport.take(room.at(0))
-    room.expect("the last ledger line", expected=step(2).ledger[-1][1], got=taken.last_ledger_line)
-    await worker.transport.commit(room.at(0), step(3))
+    room.expect("the last ledger line", expected=step(1).ledger[-1][1], got=taken.last_ledger_line)
+    await worker.transport.commit(room.at(0), step(2))
+
+
+async def until_empty(
+    batches: AsyncIterator[Sequence[Published]],
+) -> AsyncIterator[Sequence[Published]]:
+    """What there is before the empty batch that marks the end."""
+    async for batch in batches:
+        if not batch:
+            return
+        yield batch
 
 
 async def ledgers(room: Room) -> None:

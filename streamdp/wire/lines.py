@@ -20,7 +20,7 @@ from streamdp.core.events import ACTION, SUMS, After, Carried, Key
 from streamdp.core.releases import Identity, names_of_sums
 
 LIVE, FALLBACK = "live", "fallback"
-"""The modes that a `ModeLine` can name."""
+"""The modes that a `ListLine` can name."""
 
 ACTION_SCHEMA = 1
 """The version of the actions' schema; it rises when an old reader would misread a new line."""
@@ -132,28 +132,27 @@ LineOfKey = ActionLine | PolicyLine
 """A record of an actions topic about one key: what is in force."""
 
 
-class ModeLine(Struct, frozen=True, kw_only=True, tag_field="type", tag="mode"):
-    """What readers of a stream do with all of its keys: a record of its actions topic.
+class ListLine(Struct, frozen=True, kw_only=True, tag_field="type", tag="list"):
+    """What readers of a stream may show, of all of its keys: the record of its catalogue.
 
-    It has no key of a learner, and the newest one counts. It names its time and no reason.
+    The one with the highest ordinal counts. It names its time and no reason.
     """
 
     schema: Annotated[int, Meta(ge=1, description="Version of this schema.")]
     stream: str
+    ordinal: Annotated[int, Meta(ge=1, description="Which list it is: each change makes the next.")]
     at: Annotated[datetime, Meta(tz=True, description="When it was published.")]
     mode: Annotated[
         str,
         Meta(description="live: use each key's line; anything else: use the fallback action."),
     ]
+    actions: Annotated[list[str], Meta(description="The stream's actions, in order.")]
+    paused: Annotated[list[str], Meta(description="Names that readers must not show now.")]
 
     @property
     def live(self) -> bool:
         """Whether readers use the lines of keys; not in a mode that they do not know."""
         return self.mode == LIVE
-
-
-PublishedLine = ActionLine | PolicyLine | ModeLine
-"""A record of an actions topic."""
 
 
 class CarriedOver(Struct, frozen=True, kw_only=True):

@@ -8,8 +8,8 @@ A line is a JSON object of a published schema (`streamdp.wire.schemas`). The rul
    estimate, come last and are filled with spaces to the width of the longest possible ones, so
    neither a commit's size nor whether it fits under a limit depends on the draw (privacy
    contract, P5). Everything before them is public: slots, offsets, charge, configuration.
-3. A line of the stream itself (`ModeLine`) tells readers to use the fallback action for all keys;
-   no draw knows of it.
+3. The catalogue's line (`ListLine`) says which actions readers may show, or that they use the
+   fallback action for all keys; no draw knows of it.
 4. A key that is not UTF-8 appears as `key_base64`; the null key is `"key": null`.
 5. Where the learner has a memory, an action's line has the action in force. The ledger line has the
    drawn vote, the action in force after it, and the memory's name: from the votes and this name
@@ -64,10 +64,9 @@ from streamdp.wire.lines import (
     EpochMark,
     LedgerLine,
     LineOfKey,
-    ModeLine,
+    ListLine,
     Named,
     PolicyLine,
-    PublishedLine,
     key_bytes,
 )
 
@@ -295,13 +294,13 @@ def decode_in_force(value: bytes) -> LineOfKey:
     return _decoded(_in_force_decoder, value, where="actions record", newest=ACTION_SCHEMA)
 
 
-def decode_published(value: bytes) -> PublishedLine:
-    """Read a record of an actions topic: of a key, or of the stream itself."""
-    return _decoded(_published_decoder, value, where="actions record", newest=ACTION_SCHEMA)
+def decode_list(value: bytes) -> ListLine:
+    """Read a record of a catalogue."""
+    return _decoded(_list_decoder, value, where="catalogue record", newest=ACTION_SCHEMA)
 
 
-def encode_mode(line: ModeLine) -> bytes:
-    """The stream's own record for its actions topic."""
+def encode_list(line: ListLine) -> bytes:
+    """A record for a catalogue."""
     return _encode(line)
 
 
@@ -340,14 +339,14 @@ class _Kind(Struct):
 
 _action_decoder = msgspec.json.Decoder(ActionLine)
 _in_force_decoder: msgspec.json.Decoder[LineOfKey] = msgspec.json.Decoder(LineOfKey)
-_published_decoder: msgspec.json.Decoder[PublishedLine] = msgspec.json.Decoder(PublishedLine)
+_list_decoder = msgspec.json.Decoder(ListLine)
 _ledger_decoder: msgspec.json.Decoder[LedgerLine] = msgspec.json.Decoder(LedgerLine)
 _assembled_decoder = msgspec.json.Decoder(Assembled)
 _kind_decoder = msgspec.json.Decoder(_Kind)
 _version_decoder = msgspec.json.Decoder(_SchemaNumber)
 _encode = msgspec.json.Encoder().encode
 
-Line = TypeVar("Line", ActionLine, LineOfKey, PublishedLine, LedgerLine, Assembled)
+Line = TypeVar("Line", ActionLine, LineOfKey, ListLine, LedgerLine, Assembled)
 
 
 def _decoded(decoder: msgspec.json.Decoder[Line], value: bytes, *, where: str, newest: int) -> Line:
@@ -360,7 +359,7 @@ def _decoded(decoder: msgspec.json.Decoder[Line], value: bytes, *, where: str, n
         raise StateMismatch(where, "unreadable", expected=expected, got=error) from None
     if line.schema > newest:
         _refuse_newer(value, where=where, newest=newest)
-    if not isinstance(line, EpochMark | Assembled | ModeLine):
+    if not isinstance(line, EpochMark | Assembled | ListLine):
         _check_key(line, where=where)
     return line
 

@@ -459,7 +459,7 @@ def test_a_trusted_file_from_before_a_stream_was_first_taken_halts_all_on_any_in
         await transport.close()
         if entered:
             tools = SqliteAdministrator(chosen)
-            await tools.announce(TOPICS, b"{}")
+            await tools.revise(TOPICS, lambda _: b"{}")
             await tools.close()
         shutil.copy(chosen.path, tmp_path / "old")
         transport, _ = await joined(chosen)

@@ -231,11 +231,21 @@ class ShowsTheMarkAlone(MemoryAdministrator):
             yield replace(commit, state={key: commit.state[key]})
 
 
-class AnnouncesNothing(MemoryAdministrator):
-    """Forgets the stream's own record."""
+class RevisesNothing(MemoryAdministrator):
+    """Forgets the stream's list."""
 
-    async def announce(self, stream: StreamTopics, line: bytes) -> None:
-        return
+    async def revise(self, stream: StreamTopics, change: Callable[[bytes | None], bytes]) -> bytes:
+        return change(None)
+
+
+class RevisesLate(MemoryAdministrator):
+    """Reads the list, and writes the next one later: two at once lose one."""
+
+    async def revise(self, stream: StreamTopics, change: Callable[[bytes | None], bytes]) -> bytes:
+        before = list(self._log.published(stream.catalogue, 0, start=0))
+        line = change(before[-1].value if before else None)
+        await asyncio.sleep(0)
+        return self._log.revise(stream, lambda _: line)
 
 
 class ScattersKeys(MemoryLog):
@@ -374,7 +384,8 @@ class Bent:
         (Bent(administrator=LooksAhead), 36),
         (Bent(publications=KnowsTheConfigured), 37),
         (Bent(administrator=ShowsTheMarkAlone), 38),
-        (Bent(administrator=AnnouncesNothing), 39),
+        (Bent(administrator=RevisesNothing), 39),
+        (Bent(administrator=RevisesLate), 39),
         (Bent(log=PairsAnything), 61),
         (Bent(transport=ReadsOneLess), 62),
         (Bent(transport=StopsShort), 63),

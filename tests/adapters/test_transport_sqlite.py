@@ -241,7 +241,7 @@ def test_actions_are_kept_latest_only_or_all(tmp_path: Path) -> None:
     assert latest == [record for record in everything if record.offset in {6, 8}]
 
 
-def test_a_stream_s_own_record_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
+def test_a_stream_s_list_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
     """Also where the actions of keys all stay: both files hold one, and a reader reads one."""
 
     async def run() -> list[bytes]:
@@ -249,9 +249,9 @@ def test_a_stream_s_own_record_takes_the_place_of_the_one_before(tmp_path: Path)
         await (await joined(chosen))[0].close()
         tools, reader = SqliteAdministrator(chosen), Sqlite(chosen).publications()
         for line in (b"fallback", b"live"):
-            await tools.announce(TOPICS, line)
+            await tools.revise(TOPICS, {None: line, b"fallback": line}.__getitem__)
         await tools.close()
-        batches = [batch async for batch in reader.actions(TOPICS, follow=False)]
+        batches = [batch async for batch in reader.catalogue(TOPICS, follow=False)]
         await reader.close()
         return [record.value for batch in batches for record in batch]
 

@@ -594,6 +594,7 @@ def ranked_over_http(
     known: Any = Known(configuration)
     known.cache = ActionsCache(lambda: None, [known.about["clicks"].source])  # type: ignore[arg-type, return-value]
     known.cache._streams["clicks"].current()
+    known.cache._streams["clicks"].catalogue.current()
     traffic, technology = Traffic(), log()
     ranking = Ranking(
         known, {"clicks": TOPICS}, technology.producer, seconds=5, within=5, clock=lambda: 0.0,
@@ -646,6 +647,7 @@ def even(levels: Context, exclude: Collection[str]) -> Answer:
     source = Source(StreamTopics("shop", "clicks", "in"), "boots", NAMES)
     known = ActionsCache(lambda: None, [source])  # type: ignore[arg-type, return-value]
     known._streams["clicks"].current()
+    known._streams["clicks"].catalogue.current()
     return known.choose("clicks", b"home", "r-1", context=levels, exclude=exclude)
 
 

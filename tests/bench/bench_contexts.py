@@ -295,6 +295,7 @@ def choice_takes(calls: int = 20_000) -> float:
     followed = cache._streams["clicks"]
     followed.table.answers[b"home"] = Answer("a", Why.PUBLISHED, 0, 1, 0, 9, 9, held=kept)
     followed.current()
+    followed.catalogue.current()
     levels = [contexts.levels(cell) for cell in range(0, contexts.cells, 7)]
     requests = [(f"r-{at}", levels[at % len(levels)]) for at in range(calls)]
 

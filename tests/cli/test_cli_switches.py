@@ -46,8 +46,8 @@ def test_check_with_the_state_waits_until_the_transport_answers(
     assert streamdp("check", "--with-state", "--wait", "-c", str(shop)).code == 4
 
 
-def test_mode_switches_readers_and_says_since_when(shop: Path, streamdp: Streamdp) -> None:
-    """One line of the stream, beside the keys' own; nothing that was charged changes."""
+def test_mode_switches_readers_and_names_the_list(shop: Path, streamdp: Streamdp) -> None:
+    """Nothing that was charged changes."""
     config = ("-c", str(shop))
     ledger = streamdp("ledger", "verify", *config, "--json").json
     asked = streamdp("mode", "home", *config)
@@ -56,11 +56,59 @@ def test_mode_switches_readers_and_says_since_when(shop: Path, streamdp: Streamd
     assert (off["stream"], off["mode"]) == ("home", "fallback")
     assert streamdp("mode", "home", *config, "--json").json == off
     shown = streamdp("watch", *config, "--once").out.splitlines()
-    assert shown[0] == f"since {off['since']} all readers use the fallback action"
+    assert shown[0] == f"list 1 of {off['at']}: all readers use the fallback action"
     assert len(shown) == 5
     back = streamdp("mode", "home", "live", *config).out
-    assert re.fullmatch(r"home: since \S+Z all readers use each key's own action\n", back)
+    assert re.fullmatch(r"home: list 2 of \S+Z: all readers use each key's own action\n", back)
     assert len(streamdp("watch", *config, "--once").out.splitlines()) == 4
     assert streamdp("ledger", "verify", *config, "--json").json == ledger
     wrong = streamdp("mode", "nowhere", "fallback", *config)
     assert (wrong.code, "unknown; expected home" in wrong.err) == (2, True)
+
+
+def test_actions_pauses_and_resumes_and_keeps_the_mode(shop: Path, streamdp: Streamdp) -> None:
+    config = ("-c", str(shop))
+    ledger = streamdp("ledger", "verify", *config, "--json").json
+    before = streamdp("actions", "home", *config, "--json").json
+    names = [of["action"] for of in before["actions"]]
+    assert (before["list"], before["at"], before["others_paused"]) == (0, None, [])
+    assert streamdp("mode", "home", "fallback", *config).code == 0
+    paused = streamdp("actions", "home", "pause", names[0], *config, "--json").json
+    assert paused["list"] == 2
+    assert [of["paused"] for of in paused["actions"]] == [True] + [False] * (len(names) - 1)
+    assert streamdp("mode", "home", *config, "--json").json["mode"] == "fallback"
+    assert streamdp("mode", "home", "live", *config).code == 0
+    assert f"paused: {names[0]}" in streamdp("watch", *config, "--once").out.splitlines()[0]
+    more = streamdp("actions", "home", "pause", names[1], names[0], *config).out.splitlines()
+    assert [line.split()[0] for line in more[1:] if "paused" in line] == names[:2]
+    resumed = streamdp("actions", "home", "resume", *names[:2], *config, "--json").json
+    assert (resumed["list"], any(of["paused"] for of in resumed["actions"])) == (5, False)
+    assert streamdp("actions", "home", *config, "--json").json == resumed
+    assert streamdp("ledger", "verify", *config, "--json").json == ledger
+
+
+def test_what_actions_cannot_do_is_refused(shop: Path, streamdp: Streamdp) -> None:
+    config = ("-c", str(shop))
+    names = [of["action"] for of in streamdp("actions", "home", *config, "--json").json["actions"]]
+    for arguments, code, phrase in (
+        (("pause", "nothing"), 3, "unknown names"),
+        (("resume", "nothing"), 3, "unknown names"),
+        (("pause", *names), 3, "all would be paused"),
+        (("pause",), 2, "a step without names"),
+    ):
+        refused = streamdp("actions", "home", *arguments, *config)
+        assert (refused.code, phrase in refused.err) == (code, True), refused.err
+    assert streamdp("actions", "home", *config, "--json").json["list"] == 0
+
+
+def test_a_name_that_an_epoch_removed_can_still_be_resumed(shop: Path, streamdp: Streamdp) -> None:
+    config = ("-c", str(shop))
+    first = streamdp("actions", "home", *config, "--json").json["actions"][0]["action"]
+    assert streamdp("actions", "home", "pause", first, *config).code == 0
+    text = shop.read_text()
+    shop.write_text(text.replace(f'"{first}"', '"renamed"'))
+    after = streamdp("actions", "home", *config, "--json").json
+    assert after["others_paused"] == [first]
+    assert "paused, and not configured" in streamdp("actions", "home", *config).out
+    assert streamdp("actions", "home", "resume", first, *config).code == 0
+    assert streamdp("actions", "home", *config, "--json").json["others_paused"] == []

@@ -199,6 +199,7 @@ def test_a_request_says_its_context_under_a_policy_from_before_there_were_any(
     followed = cache._streams["home"]
     followed.heard([published(replace(SUMMED, policy=parts(0, 0, 0)))])
     followed.current()
+    followed.catalogue.current()
     choice = cache.choose("home", b"fr", "r-1", context={"device": "phone"})
     assert (choice.action, choice.why) == (ACTIONS[3], Why.PUBLISHED)
     _, content, headers = request_record(Request(b"fr", "r-1"), choice=choice)
@@ -219,6 +220,7 @@ def test_a_field_that_nobody_declared_is_a_mistake_of_code() -> None:
     followed = cache._streams["home"]
     followed.heard([published(replace(SUMMED, policy=policy), lines=lines)])
     followed.current()
+    followed.catalogue.current()
     for context in ({"device": "phone"}, {"device": "phone", "age": 7}):
         assert cache.choose("home", b"fr", "r-1", context=context).why is Why.PUBLISHED
     with pytest.raises(InvalidConfig, match="expected some of age, device, got 'devcie'"):
@@ -238,6 +240,7 @@ def test_a_private_context_is_never_refused(heard: bool) -> None:
         )
         cache._streams["home"].heard([published(replace(SUMMED, policy=policy), lines=lines)])
         cache._streams["home"].current()
+        cache._streams["home"].catalogue.current()
     told = fields.unknown
     for context in ({"devcie": "phone"}, {"device": None}, {"device": ["phone"]}, {"device": 7.5}):
         choice = cache.choose("home", b"fr", "r-1", context=context)

@@ -19,10 +19,11 @@ from streamdp.client import Actions, ActionsCache, Change, Feed, HttpActions, So
 from streamdp.client.table import Table
 from streamdp.core.errors import InvalidConfig, TransportLost
 from streamdp.core.releases import Release
-from streamdp.ports import Published
-from tests.support.publishing import HOME, Reader, Topic, action, mode_record, release
+from streamdp.ports import Published, StreamTopics
+from tests.support.publishing import HOME, Reader, Topic, action, list_record, release
 
 SOURCE = Source(HOME, "z")
+Batches = AsyncIterator[Sequence[Published]]
 BRIEF = (0.001,)
 
 
@@ -99,9 +100,11 @@ def test_does_a_contender_answer_again_when_it_overtakes() -> None:
 
 async def switching() -> None:
     actions, changes = Topic([action(release(b"fr", 1)), action(release(b"de", 2))]), list[Change]()
+    lists = Topic()
     cache = ActionsCache(
-        lambda: Reader(actions, Topic()), [SOURCE], on_change=changes.append, retries=BRIEF
-    )
+        lambda: Reader(actions, Topic(), of_lists=lists), [SOURCE], on_change=changes.append,
+        retries=BRIEF,
+    )  # fmt: skip
 
     def answers() -> list[tuple[str, Why]]:
         asked = (cache.action("home", key) for key in (b"fr", b"de", b"nobody"))
@@ -111,13 +114,13 @@ async def switching() -> None:
     off = [("z", Why.FALLBACK_MODE)] * 3
     async with cache:
         assert answers() == live
-        actions.publish(mode_record("fallback"))
+        lists.publish(list_record(1, "fallback"))
         await until(lambda: cache.condition("home").fallback_mode)
         assert answers() == off
         actions.publish(action(release(b"fr", 0, block=1, stop=2)), action(release(b"it", 0)))
         await until(lambda: cache.condition("home").keys == 3)
         assert answers() == off
-        actions.publish(mode_record("live"))
+        lists.publish(list_record(2, "live"))
         await until(lambda: not cache.condition("home").fallback_mode)
         assert answers() == [("a", Why.PUBLISHED), *live[1:]]
     heard = [(change.key, change.before and change.before.action, change.after.action)
@@ -127,65 +130,149 @@ async def switching() -> None:
     assert heard == [*loaded, *switched, (b"fr", "z", "a"), (b"de", "z", "c"), (b"it", "z", "a")]
 
 
-def test_the_streams_own_line_switches_every_key_at_once_and_back() -> None:
+def test_a_mode_switches_every_key_at_once_and_back() -> None:
     """New releases in the meantime are kept; `on_change` tells what answers."""
     asyncio.run(switching())
 
 
 async def reconnecting() -> None:
-    seen = list[Why]()
-    actions = Topic([mode_record("fallback"), mode_record("live"), action(release(b"fr", 1))])
+    seen, actions = list[Why](), Topic([action(release(b"fr", 1))])
+    lists = Topic([list_record(1, "fallback"), list_record(2)])
     cache = ActionsCache(
-        lambda: Reader(actions, Topic()), [SOURCE], retries=BRIEF,
+        lambda: Reader(actions, Topic(), of_lists=lists), [SOURCE], retries=BRIEF,
         on_change=lambda change: seen.append(change.after.why),
     )  # fmt: skip
     async with cache:
         assert cache.action("home", b"fr").why is Why.PUBLISHED
-        actions.fail(TransportLost("gone"))
+        lists.fail(TransportLost("gone"))
         await until(lambda: cache.condition("home").feed is Feed.LOST)
+        assert cache.condition("home").stale_seconds > 0
+        actions.fail(TransportLost("gone"))
+        lists.fail(None)
+        await until(lambda: cache.condition("home").trouble == "gone")
         actions.fail(None)
         await until(lambda: cache.condition("home").feed is Feed.CURRENT)
         assert seen == [Why.PUBLISHED]
-        actions.fail(TransportLost("gone"))
+        lists.fail(TransportLost("gone"))
         await until(lambda: cache.condition("home").feed is Feed.LOST)
-        actions.records.append(mode_record("fallback"))
-        actions.fail(None)
+        lists.records.append(list_record(3, "fallback"))
+        lists.fail(None)
         await until(lambda: cache.action("home", b"fr").why is Why.FALLBACK_MODE)
     assert seen == [Why.PUBLISHED, Why.FALLBACK_MODE]
 
 
-def test_an_old_mode_line_that_is_read_again_changes_nothing() -> None:
-    """A topic that is not compacted yet has all of them; the last one counts."""
+def test_an_old_list_that_is_read_again_changes_nothing() -> None:
+    """A topic that is not compacted yet has all of them; the highest ordinal counts."""
     asyncio.run(reconnecting())
 
 
-async def loading() -> None:
-    actions, held = Topic([action(release(b"fr", 1))]), asyncio.Event()
+async def loading(slow: str) -> None:
+    held = asyncio.Event()
+    actions, lists = (
+        Topic([action(release(b"fr", 1))]),
+        Topic([list_record(1, "fallback", paused="z")]),
+    )
 
     class Slow(Reader):
-        async def actions(self, *_: object, **__: object) -> AsyncIterator[Sequence[Published]]:
-            yield self.of_actions.records
+        async def _wait(self, topic: Topic) -> AsyncIterator[Sequence[Published]]:
+            if topic is actions:
+                yield topic.records
             await held.wait()
-            yield [mode_record("fallback")]
+            yield topic.records
             yield ()
             await asyncio.Event().wait()
 
+        def actions(self, stream: StreamTopics, *, follow: bool) -> Batches:
+            told = super().actions(stream, follow=follow)
+            return self._wait(actions) if slow == "actions" else told
+
+        def catalogue(self, stream: StreamTopics, *, follow: bool) -> Batches:
+            told = super().catalogue(stream, follow=follow)
+            return self._wait(lists) if slow == "lists" else told
+
     changes = list[Change]()
     cache = ActionsCache(
-        lambda: Slow(actions, Topic()), [SOURCE], ready_within=0, on_change=changes.append
-    )
+        lambda: Slow(actions, Topic(), of_lists=lists), [SOURCE], ready_within=0,
+        on_change=changes.append,
+    )  # fmt: skip
     async with cache:
         await until(lambda: cache.condition("home").keys == 1)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        paused = slow == "actions"  # the list is known then, and the fallback is paused
+        assert cache.action("home", b"fr").action == ("a" if paused else "z")
         assert cache.action("home", b"fr").why is Why.UNKNOWN_KEY
+        assert not cache.is_ready
         held.set()
         await cache.ready()
         assert cache.action("home", b"fr").why is Why.FALLBACK_MODE
     assert [change.after.why for change in changes] == [Why.FALLBACK_MODE]
 
 
-def test_the_fallback_answers_until_the_mode_is_known() -> None:
+@pytest.mark.parametrize("slow", ["actions", "lists"])
+def test_the_fallback_answers_until_list_and_actions_are_known(slow: str) -> None:
     """A reader that starts while a stream is switched off never plays what it has read so far."""
-    asyncio.run(loading())
+    asyncio.run(loading(slow))
+
+
+async def pausing() -> None:
+    """Keys have b and c in force; the list is a, b, c, and z the fallback."""
+    actions, changes = Topic([action(release(b"fr", 1)), action(release(b"de", 2))]), list[Change]()
+    lists = Topic()
+    cache = ActionsCache(
+        lambda: Reader(actions, Topic(), of_lists=lists), [SOURCE], on_change=changes.append,
+        retries=BRIEF,
+    )  # fmt: skip
+
+    def answers() -> list[tuple[str, Why]]:
+        asked = (cache.action("home", key) for key in (b"fr", b"de", b"nobody"))
+        return [(answer.action, answer.why) for answer in asked]
+
+    async def listed(ordinal: int, *paused: str) -> None:
+        lists.publish(list_record(ordinal, paused=paused))
+        await until(lambda: cache.condition("home").list == ordinal)
+        assert cache.condition("home").paused == tuple(sorted(paused))
+
+    async with cache:
+        changes.clear()
+        await listed(1, "b")
+        assert answers() == [("z", Why.PAUSED), ("c", Why.PUBLISHED), ("z", Why.UNKNOWN_KEY)]
+        assert cache.action("home", b"fr").list == 1
+        await listed(2, "b", "z")
+        assert answers() == [("a", Why.PAUSED), ("c", Why.PUBLISHED), ("a", Why.UNKNOWN_KEY)]
+        await listed(3, "a", "b", "c", "z")
+        assert answers() == [("", Why.NOTHING_ALLOWED)] * 3
+        lists.publish(list_record(2))
+        await listed(4)
+        assert answers() == [("b", Why.PUBLISHED), ("c", Why.PUBLISHED), ("z", Why.UNKNOWN_KEY)]
+    heard = [(change.key, change.before and change.before.action, change.after.action)
+            for change in changes]  # fmt: skip
+    assert heard == [
+        (b"fr", "b", "z"), (b"fr", "z", "a"), (b"fr", "a", ""), (b"de", "c", ""),
+        (b"fr", "", "b"), (b"de", "", "c"),
+    ]  # fmt: skip
+
+
+def test_a_paused_action_gives_way_to_the_fallback_or_the_first_that_is_not() -> None:
+    """At once, keys without traffic included; an older list that comes late changes nothing."""
+    asyncio.run(pausing())
+
+
+async def refusing() -> None:
+    newer = list_record(1).value.replace(b'"schema":1', b'"schema":9')
+    lists = Topic([Published(0, 0, None, newer)])
+    cache = ActionsCache(
+        lambda: Reader(Topic([action(release(b"fr", 1))]), Topic(), of_lists=lists), [SOURCE],
+        retries=BRIEF, ready_within=0,
+    )  # fmt: skip
+    async with cache:
+        await until(lambda: "newer streamdp" in cache.condition("home").trouble)
+        assert not cache.is_ready
+
+
+def test_a_reader_does_not_begin_with_a_list_that_it_cannot_read() -> None:
+    """It may pause anything."""
+    asyncio.run(refusing())
 
 
 def test_is_the_number_of_keys_bounded() -> None:
@@ -233,7 +320,7 @@ async def following() -> None:
     assert [(c.key, c.after.action) for c in changes] == [
         (b"fr", "a"), (None, "c"), (b"fr", "b"), (b"fr", "c"),
     ]  # fmt: skip
-    assert actions.readers == len(closed)
+    assert actions.readers + reader.of_lists.readers == len(closed)
     with pytest.raises(InvalidConfig, match="unknown"):
         cache.action("nowhere", b"fr")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -13,6 +12,7 @@ import pytest
 import scipy
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from streamdp.client import ActionsCache, Answer, Names, Source, Why
 from streamdp.client.answers import Context, Protected
@@ -23,10 +23,10 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policy import PARTS
 from streamdp.ports import Published, StreamTopics
-from streamdp.wire.lines import ACTION_SCHEMA, ModeLine
-from streamdp.wire.published import Lines, encode_mode
+from streamdp.wire.published import Lines
 from tests import golden_choices
 from tests.golden_wire import ACTIONS, FEEDBACK, SHOWN_FEEDBACK
+from tests.support.publishing import list_record
 
 A, B, C, D = ACTIONS
 TOPICS = StreamTopics("shop", "home", "feedback")
@@ -52,6 +52,7 @@ def cache(*records: Published, names: Names = NAMES, fallback: str = "a") -> Act
     opened = ActionsCache(lambda: None, [Source(TOPICS, fallback, names)])  # type: ignore[arg-type, return-value]
     opened._streams["home"].heard(records)
     opened._streams["home"].current()
+    opened._streams["home"].catalogue.current()
     return opened
 
 
@@ -148,11 +149,40 @@ def test_where_nothing_is_allowed_the_answer_says_so() -> None:
     assert choice.release == KNOWN.choose("home", b"fr", "r-1").release
 
 
-def switched() -> ActionsCache:
-    line = ModeLine(
-        schema=ACTION_SCHEMA, stream="home", at=datetime(2026, 3, 1, tzinfo=UTC), mode="fallback"
-    )
-    return cache(published(parts(*SHARES)), Published(0, 1, b"\0", encode_mode(line)))
+def obeying(*lists: Published) -> ActionsCache:
+    """A cache that has read these lists."""
+    known = cache(published(parts(*SHARES)))
+    known._streams["home"].catalogue.heard(lists)
+    return known
+
+
+def test_a_paused_action_has_no_share_of_any_policy_until_it_is_resumed() -> None:
+    """As if the request excluded it; key with and without a release."""
+    paused = obeying(list_record(1, paused=[B]))
+    for at in range(50):
+        for key in (b"fr", b"new"):
+            plain = KNOWN.choose("home", key, f"r-{at}", exclude=[B])
+            choice = paused.choose("home", key, f"r-{at}")
+            assert (choice.list, plain.list) == (1, 0)
+            assert replace_list(choice) == plain
+            both = paused.choose("home", key, f"r-{at}", exclude=[A])
+            assert replace_list(both) == KNOWN.choose("home", key, f"r-{at}", exclude=[A, B])
+    paused._streams["home"].catalogue.heard([list_record(2)])
+    choice = paused.choose("home", b"fr", "r-1")
+    assert (choice.list, choice.filter) == (2, "")
+    assert replace_list(choice) == KNOWN.choose("home", b"fr", "r-1")
+
+
+def replace_list(choice: Answer) -> Answer:
+    return structs.replace(choice, list=0)
+
+
+@pytest.mark.parametrize("paused", [[], [B]])
+def test_a_request_names_the_list_that_it_was_answered_by(paused: list[str]) -> None:
+    choice = obeying(list_record(7, paused=paused)).choose("home", b"fr", "r-1")
+    _, _, headers = request_record(Request(b"fr", "r-1"), choice=choice)
+    assert dict(headers)["streamdp-list"] == b"7"
+    assert ("streamdp-filter" in dict(headers)) is bool(paused)
 
 
 @pytest.mark.parametrize(
@@ -168,8 +198,9 @@ def switched() -> ActionsCache:
 def test_a_fallback_that_is_excluded_gives_way_to_the_first_action_that_is_not(
     exclude: list[str], action: str, why: Why
 ) -> None:
-    choice = switched().choose("home", b"fr", "r-1", exclude=exclude)
-    assert choice == Answer(action, why)
+    for line in (list_record(1, "fallback"), list_record(1, "fallback", paused=[D])):
+        choice = obeying(line).choose("home", b"fr", "r-1", exclude=exclude)
+        assert choice == Answer(action, why, list=1)
 
 
 def test_without_a_fallback_there_is_none_whatever_is_excluded() -> None:

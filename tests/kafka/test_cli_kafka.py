@@ -71,7 +71,7 @@ def test_are_missing_topics_told_at_once(config: Path, call: Call) -> None:
     result = call("doctor")
     assert (result.code, result.err) == (1, "")
     assert "connection: connected" in result.out
-    assert result.out.count("missing: `streamdp topics create` makes") == 4
+    assert result.out.count("missing: `streamdp topics create` makes") == 5
     assert "missing: `streamdp topics create` makes the input" in refused(config)
 
 

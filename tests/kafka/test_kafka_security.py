@@ -228,6 +228,8 @@ async def test_a_topic_that_may_not_be_looked_at_hides_no_other(secure: Lent) ->
         "user, so that the topic can be checked",
         "topic kit.blind.state: Describe": "no right to Describe: grant it to this user, so that "
         "the topic can be checked",
+        "topic kit.blind.catalogue: Describe": "no right to Describe: grant it to this user, so "
+        "that the topic can be checked",
     }
     assert "topic kit.blind.ledger: retention.ms" in {finding.subject for finding in checked}
     tried = {

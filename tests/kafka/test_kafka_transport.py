@@ -556,8 +556,10 @@ def test_the_printed_commands_make_what_the_promise_needs() -> None:
         state = "--topic shop.home.state" in line
         assert ("--config compression.type=uncompressed" in line) == state
     manifest = [json.loads(line[2:]) for line in lines if line.startswith("# {")]
-    names = ["clicks", *(f"shop.home.{role}" for role in ("actions", "ledger", "state"))]
+    roles = "actions", "ledger", "state", "catalogue"
+    names = ["clicks", *(f"shop.home.{role}" for role in roles)]
     assert [item["topic"] for item in manifest] == names
+    assert [item["partitions"] for item in manifest] == [8, 8, 8, 8, 1]
     assert manifest[0]["config"]["retention.ms"] == str(7 * 24 * 3600 * 1000)
 
 

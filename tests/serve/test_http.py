@@ -33,7 +33,7 @@ from streamdp.serve.listener import bound, server_of
 from streamdp.serve.traffic import Refusal, RequestKind, Traffic
 from streamdp.testing.certificates import write_certificates
 from tests.support.asking import LIMITS, NO_FILES, Answer, Observer, listening, raw
-from tests.support.publishing import Topic, action, charge, mode_record, release
+from tests.support.publishing import Topic, action, charge, list_record, release
 from tests.support.showing import ABOUT, LINES, block
 
 BYTES = b"\xff/..\x00"
@@ -248,11 +248,12 @@ def test_is_nothing_known_a_404_without_a_fallback() -> None:
 def test_every_look_up_obeys_the_streams_mode_at_once() -> None:
     async def ask() -> None:
         actions, ledger = topics()
-        made = Observer(actions, ledger)
+        lists = Topic()
+        made = Observer(actions, ledger, lists=lists)
         async with made.knowledge.following():
             await made.knowledge.cache.ready()
             before = await made.ask("/v1/streams/home/keys/fr/action")
-            actions.publish(mode_record("fallback"))
+            lists.publish(list_record(1, "fallback"))
             while not made.knowledge.cache.condition("home").fallback_mode:
                 await asyncio.sleep(0)
             one = await made.ask("/v1/streams/home/keys/fr/action")

@@ -20,6 +20,7 @@ EXACT = {"state inspect", "doctor", "replay losses", "replay shown"}
 """What they print may be content: each object with some of it has the label."""
 
 PUBLIC = {
+    "actions",
     "check",
     "ledger show",
     "ledger verify",

@@ -51,6 +51,7 @@ class Observer:
         actions: Topic,
         ledger: Topic,
         *,
+        lists: Topic | None = None,
         about: About = ABOUT,
         more: Sequence[About] = (),
         token: bytes | None = None,
@@ -58,7 +59,7 @@ class Observer:
         clock: Callable[[], float] | None = None,
     ) -> None:
         self._open(
-            lambda: Reader(actions, ledger),
+            lambda: Reader(actions, ledger, of_lists=lists or Topic()),
             [about, *more],
             token=token,
             rate=rate,

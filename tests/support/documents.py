@@ -293,7 +293,7 @@ class Story:
             if event.keys() & {"item", "categories", "truth"}:
                 jsonschema.validate(event, schema("outcome"))
                 continue
-            kinds = {name: name for name in ("action", "mode", "policy")}
+            kinds = {name: name for name in ("action", "list", "policy")}
             kinds |= dict.fromkeys(("charge", "epoch"), "ledger")
             jsonschema.validate(event, schema(kinds.get(event.get("type"), f"event-{layout}")))
 

@@ -11,8 +11,8 @@ from fractions import Fraction
 from streamdp.core.events import ACTION, OPENING
 from streamdp.core.releases import Identity, Release
 from streamdp.ports import Key, Published, StreamTopics
-from streamdp.wire.lines import ACTION_SCHEMA, ModeLine
-from streamdp.wire.published import Lines, encode_mode
+from streamdp.wire.lines import ACTION_SCHEMA, ListLine
+from streamdp.wire.published import Lines, encode_list
 from tests.support.streams import spec
 
 HOME = StreamTopics("shop", "home", "home-losses")
@@ -52,12 +52,20 @@ def action(of: Release, *, offset: int = 0, lines: Lines = LINES) -> Published:
     return Published(of.identity.partition, offset, of.key, value)
 
 
-def mode_record(
-    mode: str, *, at: datetime = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+def list_record(
+    ordinal: int,
+    mode: str = "live",
+    *,
+    paused: Sequence[str] = (),
+    actions: Sequence[str] = LINES.actions,
 ) -> Published:
-    """The stream's own record of the actions topic."""
-    line = ModeLine(schema=ACTION_SCHEMA, stream="home", at=at, mode=mode)
-    return Published(0, 0, None, encode_mode(line))
+    """A record of the catalogue."""
+    at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    line = ListLine(
+        schema=ACTION_SCHEMA, stream="home", ordinal=ordinal, at=at, mode=mode,
+        actions=list(actions), paused=list(paused),
+    )  # fmt: skip
+    return Published(0, 0, None, encode_list(line))
 
 
 def charge(of: Release, *, offset: int = 0, ordinal: int = 1, lines: Lines = LINES) -> Published:
@@ -114,15 +122,22 @@ class Topic:
 
 @dataclass
 class Reader:
-    """A `Publications` over two topics."""
+    """A `Publications` over an actions topic and a ledger, and maybe a catalogue."""
 
     of_actions: Topic
     of_ledger: Topic
     closed: Callable[[], None] = lambda: None
+    of_lists: Topic = field(default_factory=Topic)
 
     def actions(self, stream: StreamTopics, *, follow: bool) -> AsyncIterator[Sequence[Published]]:
         """The actions, whatever the stream."""
         return self.of_actions.follow(follow=follow)
+
+    def catalogue(
+        self, stream: StreamTopics, *, follow: bool
+    ) -> AsyncIterator[Sequence[Published]]:
+        """The lists, whatever the stream."""
+        return self.of_lists.follow(follow=follow)
 
     def ledger(
         self, stream: StreamTopics, *, follow: bool, newest: int | None = None

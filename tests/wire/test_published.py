@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import Key
 from streamdp.wire import schema
-from streamdp.wire.lines import Charge, EpochMark, ModeLine, key_bytes
-from streamdp.wire.published import decode_action, decode_ledger, decode_published
+from streamdp.wire.lines import Charge, EpochMark, key_bytes
+from streamdp.wire.published import decode_action, decode_ledger, decode_list
 from streamdp.wire.schemas import NAMES
 from tests.golden_wire import ACTIONS, LINES, REMEMBERING, SHOWN, release, texts
-from tests.support.publishing import mode_record
+from tests.support.publishing import list_record
 
 KEYS = st.one_of(st.none(), st.binary(max_size=12), st.text(max_size=6).map(str.encode))
 
@@ -84,20 +84,22 @@ def test_the_same_release_is_the_same_bytes() -> None:
         assert first == again
 
 
-# Modes
+# Lists
 
 
-def test_the_mode_line_names_its_time_and_an_unknown_mode_is_not_live() -> None:
+def test_a_list_names_its_time_and_an_unknown_mode_is_not_live() -> None:
     for mode, live in (("live", True), ("fallback", False), ("of a later version", False)):
-        line = decode_published(mode_record(mode).value)
-        assert isinstance(line, ModeLine)
+        line = decode_list(list_record(1, mode).value)
         assert (line.live, line.mode) == (live, mode)
-    assert json.loads(mode_record("fallback").value) == {
-        "type": "mode",
+    assert json.loads(list_record(3, "fallback", actions="ab", paused="b").value) == {
+        "type": "list",
         "schema": 1,
         "stream": "home",
+        "ordinal": 3,
         "at": "2026-01-02T03:04:05Z",
         "mode": "fallback",
+        "actions": ["a", "b"],
+        "paused": ["b"],
     }
 
 

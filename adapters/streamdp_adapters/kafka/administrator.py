@@ -27,11 +27,9 @@ from streamdp.ports import (
     Taken,
     Verdict,
 )
-from streamdp_adapters.kafka import doctor, reading
+from streamdp_adapters.kafka import catalogue, doctor, reading
 from streamdp_adapters.kafka.internals import ask_any_node
-from streamdp_adapters.kafka.producer import KafkaProducer
 from streamdp_adapters.kafka.requests import AlterSettings
-from streamdp_adapters.kafka.sending import MODE_KEY
 from streamdp_adapters.kafka.settings import KafkaSettings
 from streamdp_adapters.kafka.topics import (
     REPLICAS,
@@ -72,12 +70,13 @@ class KafkaAdministrator:
             shapes = await describe_shapes(client, self._names(streams))
             there = await describe(client, list(shapes)) if shapes else {}
             for stream in streams:
-                count = shapes.get(stream.input, (partitions, 0))[0]
+                of_input = shapes.get(stream.input, (partitions, 0))[0]
                 for topic in wanted(stream, self._settings):
                     if topic.name in there:
                         done += _was_there(topic, there, source=stream.input)
                     if topic.name in shapes:
                         continue
+                    count = topic.partitions or of_input
                     new = NewTopic(topic.name, count, topic.replicas, topic_configs=topic.settings)
                     answer = await client.create_topics([new])
                     _raise_first(answer.topic_errors)
@@ -121,7 +120,7 @@ class KafkaAdministrator:
         """
         done: list[Finding] = []
         async with administration(self._settings) as client:
-            names = self._names(streams)
+            names = [topic.name for topic in self._topics(streams) if not topic.partitions]
             there = await describe_shapes(client, names)
             for name in names:  # before anything is changed
                 if name not in there or there[name][0] > partitions:
@@ -167,7 +166,7 @@ class KafkaAdministrator:
         manifest = [
             {
                 "topic": topic.name,
-                "partitions": partitions,
+                "partitions": topic.partitions or partitions,
                 "replicas": topic.replicas,
                 "config": topic.settings,
             }
@@ -182,13 +181,10 @@ class KafkaAdministrator:
         """Try reachability, credentials and rights; leave nothing behind that counts."""
         return await doctor.probe(self._settings, streams, written)
 
-    async def announce(self, stream: StreamTopics, line: bytes) -> None:
-        """Replace the stream's own record in the actions topic."""
-        producer = KafkaProducer(self._settings)
-        try:
-            await producer.send(stream.actions, [(MODE_KEY, line)], partition=0)
-        finally:
-            await producer.close()
+    async def revise(self, stream: StreamTopics, change: Callable[[bytes | None], bytes]) -> bytes:
+        """Replace the list in the catalogue, as its only writer; fenced by another, try again."""
+        await self._present([stream.catalogue])
+        return await catalogue.revise(self._settings, stream, change)
 
     async def peek(
         self, stream: StreamTopics, partition: int, *, entries: LiveEntries | None = None
@@ -263,15 +259,19 @@ class KafkaAdministrator:
     async def close(self) -> None:
         """Do nothing: each call makes its own connection."""
 
+    def _topics(self, streams: Sequence[StreamTopics]) -> list[Wanted]:
+        """All topics of these streams."""
+        return [topic for stream in streams for topic in wanted(stream, self._settings)]
+
     def _names(self, streams: Sequence[StreamTopics]) -> list[str]:
         """The names of all topics of these streams."""
-        return [topic.name for stream in streams for topic in wanted(stream, self._settings)]
+        return [topic.name for topic in self._topics(streams)]
 
     def _command(self, topic: Wanted, partitions: int) -> str:
         """Kafka's own command for one topic."""
         parts = [
             "kafka-topics.sh", "--bootstrap-server", self._settings.servers[0], "--create",
-            "--topic", topic.name, "--partitions", str(partitions),
+            "--topic", topic.name, "--partitions", str(topic.partitions or partitions),
             "--replication-factor", str(topic.replicas),
         ]  # fmt: skip
         for name, value in topic.settings.items():

@@ -35,6 +35,16 @@ class KafkaPublications:
         """Every committed action record, from the oldest on."""
         return self._read(stream.actions, learner_key, follow=follow)
 
+    def catalogue(
+        self, stream: StreamTopics, *, follow: bool
+    ) -> AsyncIterator[Sequence[Published]]:
+        """The lists that compaction has left.
+
+        A reading that ends waits for what is open at the call: a command that has returned may have
+        written a list that cannot be read yet.
+        """
+        return self._read(stream.catalogue, _same, follow=follow, waits=True)
+
     def ledger(
         self, stream: StreamTopics, *, follow: bool, newest: int | None = None
     ) -> AsyncIterator[Sequence[Published]]:

@@ -6,8 +6,7 @@ and nothing is compressed: its size must not depend on content (P5).
 
 A compacted topic takes no record without a key, but the null key is a key like others (P1). So in
 the actions topic a key that begins with a zero byte gets one more in front, and a single zero byte
-is the null key; every other key is unchanged. So no learner's key is a zero byte and then another
-one: that is the form of the key of the stream's own record.
+is the null key; every other key is unchanged.
 """
 
 from __future__ import annotations
@@ -23,9 +22,6 @@ from aiokafka.structs import RecordMetadata
 from streamdp.ports import Headers, Key, Value
 
 NULL_KEY = b"\x00"
-MODE_KEY = b"\x00mode"
-"""The key of the stream's own record in the actions topic."""
-
 BATCH_BYTES = 512 * 1024
 """Bytes at which a batch is cut; a larger record travels alone."""
 

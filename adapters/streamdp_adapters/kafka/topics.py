@@ -5,13 +5,13 @@
 | input | delete | compaction removes slots by content (P1) |
 | two inputs of one stream | delete, LogAppendTime | the brokers' clocks decide what goes together |
 | output | delete | it is another stream's input |
-| actions, state | compact | only the newest record of each key is needed |
+| actions, catalogue, state | compact | only the newest record of each key is needed |
 | ledger | delete, kept for ever | the guarantee is recomputed from all of it |
 | quarantine, if it is on | delete, a week unless changed | for an operator to look at |
 
 Replication ≥ 3, min ISR ≥ 2 and no unclean election, because a state that rolls back would draw
 again what was published. ``single_broker`` accepts one copy, for trials. The derived topics have as
-many partitions as the input, and take the largest value of a commit.
+many partitions as the input, and take the largest value of a commit. The catalogue has one.
 
 A take-over reads the whole state topic, and nothing in a compacted topic's newest segment is ever
 compacted: with a broker's own settings (segments of a gigabyte or a week) that is everything
@@ -96,6 +96,7 @@ class Wanted:
     least: int = 0  # bytes that its largest batch must have room for
     bounds: Mapping[str, str] = field(default_factory=dict)  # settings that should be no larger
     fixed: Mapping[str, str] = field(default_factory=dict)  # other settings that must be so
+    partitions: int = 0  # as many as the input if it is 0
 
     @property
     def settings(self) -> dict[str, str]:
@@ -157,7 +158,8 @@ def wanted(topics: StreamTopics, settings: KafkaSettings) -> list[Wanted]:
     if topics.quarantined:
         aside = replace(shaped[0], name=topics.quarantine, role="quarantine", proposed=_SPARINGLY)
         shaped.append(aside)
-    return shaped
+    name = topics.catalogue
+    return [*shaped, replace(shaped[1], name=name, role="catalogue", least=0, partitions=1)]
 
 
 def _wanted_in_pairs(topics: StreamTopics, settings: KafkaSettings) -> list[Wanted]:
@@ -167,7 +169,7 @@ def _wanted_in_pairs(topics: StreamTopics, settings: KafkaSettings) -> list[Want
     use the brokers' time.
     """
     single = replace(topics, second_input="", output="")
-    first, _, ledger, state = wanted(single, settings)
+    first, _, ledger, state, *_ = wanted(single, settings)
     inputs = [
         replace(first, name=name, role=role, fixed=_BROKERS_TIME)
         for name, role in ((topics.input, "input"), (topics.second_input, "second input"))
@@ -293,7 +295,10 @@ def compared(topic: Wanted, there: There, *, source: str) -> Iterator[Finding]:
         f"{subject}: replication", f"at least {topic.replicas}", is_there.replicas,
         is_there.replicas >= topic.replicas, _trial(topic),
     )  # fmt: skip
-    if input_ is not None and is_there.partitions != input_.partitions:
+    if topic.partitions and is_there.partitions != topic.partitions:
+        detail = f"expected {topic.partitions}, got {is_there.partitions}; make it anew"
+        yield Finding(f"{subject}: number of partitions", Verdict.PROBLEM, detail)
+    elif not topic.partitions and input_ is not None and is_there.partitions != input_.partitions:
         yield Finding(
             subject + _PARTITIONS,
             Verdict.PROBLEM,
@@ -390,19 +395,23 @@ async def examine(
 ) -> dict[str, BatchLimits]:
     """Refuse topics that break the promise; return how large records may be.
 
-    A quarantine with wrong settings stops nothing. Topics with fewer partitions than the input
-    keep only the partitions that they lack from being taken (`owner`): another tool has expanded
-    the input, and the others go on.
+    A quarantine with wrong settings stops nothing, and who learns needs no catalogue. Topics with
+    fewer partitions than the input keep only the partitions that they lack from being taken
+    (`owner`): another tool has expanded the input, and the others go on.
     """
     streams = [replace(stream, quarantined=False) for stream in streams]
+    lists = {stream.catalogue for stream in streams}
     names = [topic.name for stream in streams for topic in wanted(stream, settings)]
+    names = [name for name in names if name not in lists]
     async with administration(settings) as client:
         there = await describe(client, names)
     problems = [
         finding
         for stream in streams
         for finding in findings(stream, settings, there)
-        if finding.verdict is Verdict.PROBLEM and not finding.subject.endswith(_PARTITIONS)
+        if finding.verdict is Verdict.PROBLEM
+        and not finding.subject.endswith(_PARTITIONS)
+        and finding.subject != f"topic {stream.catalogue}"
     ]
     if problems:
         listed = "; ".join(f"{problem.subject}: {problem.detail}" for problem in problems)
@@ -422,6 +431,8 @@ def _limits(stream: StreamTopics, settings: KafkaSettings, there: There) -> Batc
     """The largest batches of a stream's topics, once nothing is wrong with them."""
     sizes: dict[str, int] = {}
     for topic in wanted(stream, settings):
+        if topic.name == stream.catalogue:
+            continue
         is_there = there[topic.name]
         assert is_there is not None, "a hidden topic is a problem"
         assert is_there.settings is not None, "hidden settings are a problem"

@@ -34,12 +34,12 @@ PUBLISHED = FileKind(
 PAGE = 1000  # records of a reader's page
 
 TABLES = ACTIONS, LEDGER = "action", "ledger"
-MODE_KEY = "mode"
-"""The key of the stream's own record. It is text, and learners' keys are blobs: never equal."""
+LIST_KEY = "list"
+"""The key of the stream's list. It is text, and learners' keys are blobs: never equal."""
 
 
 Row = tuple[int, Key | str, bytes]
-"""A row's number, its key (a text for the stream's own record) and its value."""
+"""A row's number, its key (a text for the stream's list) and its value."""
 
 
 def last_row(file: sqlite3.Connection, table: str, part: int) -> int:
@@ -81,7 +81,7 @@ def append(
     """Add rows.
 
     With `history` ``"latest"`` an action takes the place of its key's earlier ones; the stream's
-    own record always does.
+    list always does.
     """
     if table == LEDGER:
         file.executemany("INSERT INTO ledger VALUES (?, ?, ?)", rows)
@@ -91,7 +91,7 @@ def append(
     )
     file.executemany(
         "DELETE FROM action WHERE part = ? AND key IS ? AND id < ?",
-        [(part, key, at) for at, key, _ in rows if history == "latest" or key == MODE_KEY],
+        [(part, key, at) for at, key, _ in rows if history == "latest" or key == LIST_KEY],
     )
 
 
@@ -127,20 +127,28 @@ def late(file: OpenFile, topics: StreamTopics, newest: int) -> dict[int, int]:
 
 
 def pages(
-    file: OpenFile, table: str, topics: StreamTopics, starts: dict[int, int]
+    file: OpenFile, table: str, topics: StreamTopics, starts: dict[int, int], *, lists: bool
 ) -> list[list[Published]]:
-    """The next records of each partition that has any from its start on; moves the starts."""
+    """The next records of each partition that has any from its start on; moves the starts.
+
+    They are the stream's lists, or all others.
+    """
     assert table in TABLES
+    among = "IS" if lists else "IS NOT"
     pages = []
     with file.reading() as reading:
         for number, part in parts_of(reading, topics).items():
-            low, start = part << WIDTH, starts.get(number, 0)
-            rows = rows_of(reading, table, "id, key, value", part, start, most=PAGE)
+            low = part << WIDTH
+            rows = reading.execute(
+                f"SELECT id, key, value FROM {table}"  # noqa: S608
+                f" WHERE id >= ? AND id < ? AND key {among} ? ORDER BY id LIMIT ?",
+                (low + starts.get(number, 0), low + (1 << WIDTH), LIST_KEY, PAGE),
+            ).fetchall()
             if rows:
                 starts[number] = rows[-1][0] - low + 1
                 pages.append(
                     [
-                        Published(number, at - low, None if key == MODE_KEY else key, value)
+                        Published(number, at - low, None if lists else key, value)
                         for at, key, value in rows
                     ]
                 )

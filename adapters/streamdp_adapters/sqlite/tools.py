@@ -46,6 +46,12 @@ class SqlitePublications:
         """Every action record that is kept."""
         return self._records(ACTIONS, stream, follow=follow)
 
+    def catalogue(
+        self, stream: StreamTopics, *, follow: bool
+    ) -> AsyncIterator[Sequence[Published]]:
+        """The stream's list."""
+        return self._records(ACTIONS, stream, follow=follow, lists=True)
+
     def ledger(
         self, stream: StreamTopics, *, follow: bool, newest: int | None = None
     ) -> AsyncIterator[Sequence[Published]]:
@@ -53,17 +59,23 @@ class SqlitePublications:
         return self._records(LEDGER, stream, follow=follow, newest=newest)
 
     async def _records(
-        self, table: str, stream: StreamTopics, *, follow: bool, newest: int | None = None
+        self,
+        table: str,
+        stream: StreamTopics,
+        *,
+        follow: bool,
+        newest: int | None = None,
+        lists: bool = False,
     ) -> AsyncIterator[Sequence[Published]]:
         starts = {} if newest is None else await self._late(stream, newest)
-        while pages := await self._pages(table, stream, starts):
+        while pages := await self._pages(table, stream, starts, lists=lists):
             for page in pages:
                 yield page
         if not follow:
             return
         yield ()
         while True:
-            for page in await self._pages(table, stream, starts):
+            for page in await self._pages(table, stream, starts, lists=lists):
                 yield page
             await asyncio.sleep(INTERVAL)
 
@@ -78,9 +90,9 @@ class SqlitePublications:
 
     @at_desk
     def _pages(
-        self, table: str, stream: StreamTopics, starts: dict[int, int]
+        self, table: str, stream: StreamTopics, starts: dict[int, int], *, lists: bool
     ) -> list[list[Published]]:
-        return published.pages(self._file(), table, stream, starts)
+        return published.pages(self._file(), table, stream, starts, lists=lists)
 
     def _file(self) -> OpenFile:
         if self._opened is None:
@@ -216,10 +228,12 @@ class SqliteAdministrator:
         return findings
 
     @at_desk
-    def announce(self, stream: StreamTopics, line: bytes) -> None:
-        """Replace the stream's own record among the actions of partition 0."""
+    def revise(self, stream: StreamTopics, change: Callable[[bytes | None], bytes]) -> bytes:
+        """Replace the stream's list, in one transaction."""
         pair = self._to_look_into()
-        pair.copy(pair.trusted.announce(stream, line))
+        part, line = pair.trusted.revise(stream, change)
+        pair.copy(part)
+        return line
 
     @at_desk
     def peek(

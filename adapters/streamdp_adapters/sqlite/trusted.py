@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -33,7 +33,7 @@ from streamdp_adapters.sqlite.files import WIDTH, FileKind, OpenFile
 from streamdp_adapters.sqlite.published import (
     ACTIONS,
     LEDGER,
-    MODE_KEY,
+    LIST_KEY,
     SCHEMA,
     TABLES,
     append,
@@ -210,13 +210,19 @@ class TrustedFile:
             for topic in filter(None, (topics.input, topics.second_input)):
                 _trim(file, topic, number, retain)
 
-    def announce(self, topics: StreamTopics, line: bytes) -> TakenPart:
-        """Replace the stream's own record among the actions of partition 0; return that."""
+    def revise(
+        self, topics: StreamTopics, change: Callable[[bytes | None], bytes]
+    ) -> tuple[TakenPart, bytes]:
+        """Replace the stream's list, which is kept beside the actions of partition 0."""
         with self.file.writing() as file:
             part = _enter(file, topics, 0)
+            row = file.execute(
+                "SELECT value FROM action WHERE part = ? AND key IS ?", (part, LIST_KEY)
+            ).fetchone()
+            line = change(None if row is None else bytes(row[0]))
             at = last_row(file, ACTIONS, part) + 1
-            append(file, ACTIONS, part, [(at, MODE_KEY, line)], self.history)
-            return TakenPart(topics, 0, part)
+            append(file, ACTIONS, part, [(at, LIST_KEY, line)], self.history)
+            return TakenPart(topics, 0, part), line
 
     def durable(
         self,

@@ -167,7 +167,13 @@ def check_names(every: Iterable[StreamTopics]) -> None:
     inputs = {_plain(name): name for name in read}
     derived: dict[str, str] = {}
     for topics in own:
-        for name in (topics.actions, topics.ledger, topics.state, topics.quarantine):
+        for name in (
+            topics.actions,
+            topics.catalogue,
+            topics.ledger,
+            topics.state,
+            topics.quarantine,
+        ):
             taken = derived.get(_plain(name)) or inputs.get(_plain(name))
             if taken is not None:
                 where = f"{'assemblies' if topics.output else 'streams'}.{topics.stream}"

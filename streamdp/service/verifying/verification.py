@@ -59,8 +59,8 @@ from streamdp.service.verifying.partition_lines import PartitionLines
 from streamdp.service.verifying.shown import Compared
 from streamdp.service.verifying.terms import Configured, SavedProgress
 from streamdp.wire.entries import Entries
-from streamdp.wire.lines import Assembled, Charge, LedgerLine, LineOfKey, ModeLine
-from streamdp.wire.published import decode_any_ledger, decode_published
+from streamdp.wire.lines import Assembled, Charge, LedgerLine, LineOfKey
+from streamdp.wire.published import decode_any_ledger, decode_in_force
 from streamdp.wire.state import decode_checkpoint
 
 if TYPE_CHECKING:
@@ -146,9 +146,7 @@ class Verification:
         lines: defaultdict[int, list[LineOfKey]] = defaultdict(list)
         for record in records:
             try:
-                line = decode_published(record.value)
-                if not isinstance(line, ModeLine):
-                    lines[record.partition].append(line)
+                lines[record.partition].append(decode_in_force(record.value))
             except StateMismatch as error:
                 self._tell(
                     f"{stream.actions} partition {record.partition}", record.offset, str(error)

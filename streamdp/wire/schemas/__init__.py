@@ -4,8 +4,8 @@ They are files beside this module, which producers and readers can use as they a
 them with what the code reads and writes. `event-list` and `event-mapping` are the two layouts of
 JSON input, `event-feedback` is a JSON record of a feedback stream. `request` and `outcome` are the
 contents from which an assembly makes events. `action` and `ledger` are the lines of the topics of
-that name, `policy` is the line of a feedback stream's actions topic, `mode` the stream's own line
-there, `assembly` the line of an assembly's ledger.
+that name, `policy` is the line of a feedback stream's actions topic, `list` the record of a
+stream's catalogue, `assembly` the line of an assembly's ledger.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from streamdp.wire.lines import (
     ActionLine,
     Assembled,
     LedgerLine,
-    ModeLine,
+    ListLine,
     PolicyLine,
 )
 
@@ -33,7 +33,7 @@ NAMES = (
     "outcome",
     "action",
     "policy",
-    "mode",
+    "list",
     "ledger",
     "assembly",
 )
@@ -46,7 +46,7 @@ _VERSIONS = {
     "outcome": 1,
     "action": ACTION_SCHEMA,
     "policy": ACTION_SCHEMA,
-    "mode": ACTION_SCHEMA,
+    "list": ACTION_SCHEMA,
     "ledger": LEDGER_SCHEMA,
     "assembly": LEDGER_SCHEMA,
 }
@@ -54,7 +54,7 @@ _VERSIONS = {
 _LINES: dict[str, Any] = {
     "action": ActionLine,
     "policy": PolicyLine,
-    "mode": ModeLine,
+    "list": ListLine,
     "ledger": LedgerLine,
     "assembly": Assembled,
 }
@@ -67,7 +67,7 @@ _TITLES = {
     "outcome": "The outcome of a request: one of these, depending on the assembly's mode.",
     "action": "The action in force for one key.",
     "policy": "The policy in force for one key of a feedback stream.",
-    "mode": "What readers of a stream do with all of its keys.",
+    "list": "Which actions readers of a stream may show.",
     "ledger": "A release and its charge, or the beginning of an epoch.",
     "assembly": "The requests that may become events: a line of an assembly's ledger.",
 }
