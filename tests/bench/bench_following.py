@@ -13,6 +13,8 @@ deviation `swing`.
 
 - **regret**: the mean regret of 1,000 requests, and its standard error, against always showing the
   best action of the moment; `policy_following`, `policy_blocks`, and the ratio of the two.
+- **bounds**: many actions with small rates and jumps, beside a learner that is told of each jump
+  (it begins anew there), with noise and without: what no rule that looks for jumps can do better.
 - **shop**: a shop whose best banner changes once, half way: clicks after the change.
 """
 
@@ -21,7 +23,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import pi
 from pathlib import Path
@@ -40,8 +42,12 @@ from streamdp.lab.play import totals
 LEARNERS = ("policy_following", "policy_blocks")
 WORLDS = ("still", "1 jump", "3 jumps", "10 jumps", "slow")
 
-Rates = Callable[[int, int], Floats]
-"""The mean rates of each run's arms in the slots [first, stop): R × K."""
+_MOMENTS = 200  # of the horizon, at which waves are looked at
+
+
+Rates = Callable[[int, int], tuple[Floats, Floats]]
+"""In the slots [first, stop), of each run: the mean rates of its arms (R × K), and the mean rate of
+the arm that is the best at each moment."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,9 @@ SETTINGS = (
     ),
 )
 
+MANY = Setting(actions=20, level=0.01, swing=0.003)
+"""Many actions, small rates: what limits following there is looked at more closely."""
+
 
 def rates_of(world: str, of: Setting, runs: int) -> Rates:
     """A world of one kind for each run, always the same."""
@@ -87,9 +96,12 @@ def rates_of(world: str, of: Setting, runs: int) -> Rates:
         phase = random.uniform(0, 2 * pi, shape)
         period = of.horizon / 3 * random.uniform(0.8, 1.25, shape)
 
-        def wave(first: int, stop: int) -> Floats:
-            angle = 2 * pi * (first + stop) / 2 / period + phase
-            return np.clip(of.level + of.swing * 2**0.5 * np.sin(angle), least, 1.0)
+        def wave(first: int, stop: int) -> tuple[Floats, Floats]:
+            moments = np.linspace(first, stop, 2 + (stop - first) * _MOMENTS // of.horizon)
+            middle = (moments[1:] + moments[:-1])[:, None, None] / 2
+            angle = 2 * pi * middle / period + phase
+            rates = np.clip(of.level + of.swing * 2**0.5 * np.sin(angle), least, 1.0)
+            return rates.mean(axis=0), rates.max(axis=2).mean(axis=0)
 
         return wave
     stretches = drawn(1 if world == "still" else 1 + int(world.split()[0]))
@@ -100,9 +112,11 @@ def _in_stretches(stretches: Floats, horizon: int) -> Rates:
     """Rates that change at once, all at the same slots; a block over a change has their mean."""
     borders = [horizon * at // len(stretches) for at in range(len(stretches) + 1)]
 
-    def rates(first: int, stop: int) -> Floats:
+    def rates(first: int, stop: int) -> tuple[Floats, Floats]:
         inside = [max(0, min(stop, end) - max(first, begin)) for begin, end in pairwise(borders)]
-        return np.tensordot(np.array(inside) / (stop - first), stretches, axes=1)
+        parts = np.array(inside) / (stop - first)
+        best = np.tensordot(parts, stretches.max(axis=2), axes=1)
+        return np.tensordot(parts, stretches, axes=1), best
 
     return rates
 
@@ -115,6 +129,7 @@ class Block:
     stop: int
     policy: Floats  # R × K
     rates: Floats
+    best: Floats  # R: the rate of the best arm of each moment
     clicks: Ints  # R
 
 
@@ -138,10 +153,10 @@ def played(learner: PolicyLearner, rates: Rates, *, runs: int, horizon: int) -> 
         if stop <= first:
             return
         policy = evidence.in_force(public, schedule.lengths(numbers)) / PARTS
-        now = rates(first, stop)
+        now, best = rates(first, stop)
         shown = random.multinomial(stop - first, policy)
         clicked = random.binomial(shown, now)
-        yield Block(first, stop, policy, now, clicked.sum(axis=1))
+        yield Block(first, stop, policy, now, best, clicked.sum(axis=1))
         private = totals(learner, clicked * UNIT - shown * (UNIT // 2), shown)
         assert shown.shape == (runs, arms)
         released = learner.draw(
@@ -164,8 +179,8 @@ def regret(recipe: str, world: str, of: Setting, runs: int) -> tuple[float, floa
     """The mean regret of 1,000 requests, and its standard error."""
     total, rates = np.zeros(runs), rates_of(world, of, runs)
     for block in played(learner_of(recipe, of), rates, runs=runs, horizon=of.horizon):
-        best = block.rates.max(axis=1)
-        total += (block.stop - block.first) * (best - (block.policy * block.rates).sum(axis=1))
+        lost = block.best - (block.policy * block.rates).sum(axis=1)
+        total += (block.stop - block.first) * lost
     each = total / of.horizon * 1000
     return float(each.mean()), float(each.std(ddof=1) / runs**0.5)
 
@@ -212,6 +227,28 @@ def regrets(settings: Sequence[Setting], runs: int) -> list[dict[str, Any]]:
     return rows
 
 
+def bounds(runs: int) -> list[dict[str, Any]]:
+    """Prints what following loses where actions are many and rates small, and what it could."""
+    print(f"\n{MANY}, or other T; regret of 1,000 requests, {runs} runs\n")
+    names = (*LEARNERS, "told of jumps", "told, without noise")
+    print(f"| T | world | {' | '.join(names)} |\n|--:|---|--:|--:|--:|--:|", flush=True)
+    rows: list[dict[str, Any]] = []
+    for horizon in (200_000, 10**6, 2 * 10**6):
+        for world in WORLDS[1:4]:
+            of, jumps = replace(MANY, horizon=horizon), int(world.split()[0])
+            part = replace(of, horizon=horizon // (jumps + 1))
+            told = (part, replace(part, epsilon="1000"))
+            found = [
+                *(regret(recipe, world, of, runs) for recipe in LEARNERS),
+                *(regret(LEARNERS[0], "still", each, runs) for each in told),
+            ]
+            cells = " | ".join(f"{mean:.2f} ± {error:.2f}" for mean, error in found)
+            print(f"| {horizon:,} | {world} | {cells} |", flush=True)
+            regrets = dict(zip(names, found, strict=True))
+            rows.append({"horizon": horizon, "world": world, "regret": regrets})
+    return rows
+
+
 def shops(runs: int) -> dict[str, Any]:
     """Prints the table of the shop."""
     random, best = SHOP.mean() * 100, SHOP.max() * 100
@@ -235,7 +272,12 @@ def main() -> None:
     options.add_argument("--only", help="a part of a setting's name")
     asked = options.parse_args()
     settings = [of for of in SETTINGS if asked.only is None or asked.only in str(of)]
-    found = {"runs": asked.runs, "shop": shops(asked.runs), "regret": regrets(settings, asked.runs)}
+    found = {
+        "runs": asked.runs,
+        "shop": shops(asked.runs),
+        "bounds": bounds(asked.runs) if asked.only is None or asked.only in str(MANY) else [],
+        "regret": regrets(settings, asked.runs),
+    }
     if asked.json is not None:
         asked.json.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
 
