@@ -20,6 +20,7 @@ from streamdp.core.evidence.context_value import BlockTables
 from streamdp.core.evidence.evidence import PublicRow
 from streamdp.core.evidence.policies import ReleasedSums, gains_and_counts
 from streamdp.core.evidence.policy import PARTS
+from streamdp.core.evidence.released_tables import ReleasedTables
 from streamdp.wire.lines import Charge
 from streamdp.wire.retracing import Learners, Method
 
@@ -42,13 +43,14 @@ class PolicyPoint(NamedTuple):
 class PolicyHistory:
     """Keeps what one learner released, from its opening on."""
 
-    __slots__ = ("_computed", "_opening", "_released", "_slots", "by_field", "newest")
+    __slots__ = ("_computed", "_opening", "_released", "_slots", "_tables", "by_field", "newest")
 
     def __init__(self, opening: Charge) -> None:
         self._opening = opening
         self._slots = [opening.stop]  # from which each policy is in force
         self._released: list[bytes] | None = []  # None: no policy can be computed
         self._computed: list[PolicyPoint] = []  # by the newest call
+        self._tables: list[int] = []  # of contexts: the number of the one that each block released
         self.by_field: tuple[int, object] = (0, None)  # of contexts, after so many blocks
         self.newest: PublicRow | None = None  # what the newest policy of `points` follows from
 
@@ -89,13 +91,21 @@ class PolicyHistory:
     def tables(self, cells: int, actions: int) -> tuple[BlockTables, dict[int, Floats]] | None:
         """What each block released, and policies by the number of blocks that led to them.
 
-        None where nothing can be added up, or where a table in parts says nothing of a cell.
+        Of a block that released a coarser table, which does not say what a cell earned, there is
+        nothing. None if there is no other.
         """
         points, released = self.points(cells * actions), self.released()
         if not points or released is None or self.newest is None:
             return None
         evidence = self.newest.evidence
-        if not isinstance(evidence, ReleasedSums) or evidence.parts > 1:
+        divided = None
+        if isinstance(evidence, ReleasedTables):
+            whole, *each = evidence.divided(released, np.array(self._tables))
+            if not whole.any():
+                return None
+            gains, shown = (of.reshape(-1, cells, actions) for of in each)
+            divided, released = (gains, shown), np.where(whole[:, None], released, 0)
+        elif not isinstance(evidence, ReleasedSums):
             return None
         sums = gains_and_counts(released, pairs=evidence.pairs)
         gains, shown = (of.reshape(-1, cells, actions) for of in sums)
@@ -104,7 +114,7 @@ class PolicyHistory:
             for point in points
             if point.blocks < len(released)
         }
-        return BlockTables(gains, shown, evidence.noise), policies
+        return BlockTables(gains, shown, evidence.noise, divided), policies
 
     def _points(self, actions: int, released: Sequence[bytes]) -> list[PolicyPoint]:
         learners = Learners(Method.of(self._opening), actions=actions)
@@ -114,12 +124,14 @@ class PolicyHistory:
         wanted, points = {*range(0, last + 1, every), last}, []
         if kind is None:
             return []
-        lengths = np.diff(self._slots).tolist()
+        lengths, evidence, tables = np.diff(self._slots).tolist(), kind.evidence, list[int]()
         for at, numbers in enumerate((b"", *released)):
             if at:
                 drawn = np.frombuffer(numbers, np.int64)
-                if kind.evidence.wrong(drawn, lengths[at - 1]):
+                if kind.evidence.wrong(row.columns, drawn, lengths[at - 1]):
                     return []
+                if isinstance(evidence, ReleasedTables):
+                    tables.append(int(row.columns["table"][0]))
                 row.fold(drawn, lengths[at - 1])
             if at in wanted:
                 due = kind.schedule.lengths(np.array([first + at]))
@@ -127,5 +139,5 @@ class PolicyHistory:
                 chances = row.likely_best() if at == last else None
                 likely = None if chances is None else chances.tolist()
                 points.append(PolicyPoint(self._slots[at], at, shares, likely))
-        self.newest = row
+        self.newest, self._tables = row, tables
         return points

@@ -23,8 +23,8 @@ from streamdp.core.evidence.context_model import ContextModel
 from streamdp.core.evidence.context_value import Value, forward
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.experiment import Experiment
-from streamdp.core.evidence.policies import ReleasedSums, gains_and_counts
 from streamdp.core.evidence.policy import PARTS
+from streamdp.core.evidence.released_tables import ReleasedTables
 from streamdp.core.kinds.estimates import ESTIMATES
 from streamdp.ports import Key
 from streamdp.serve.about import NO_FALLBACK, About
@@ -223,17 +223,15 @@ def _by_field(
     row = None if kept is None else kept.newest
     if kept is None or row is None or released is None:
         return None, None
-    assert isinstance(row.evidence, ReleasedSums)
-    cells, rule = contexts.cells, row.evidence.rule
-    if not isinstance(rule, ContextModel):
+    if not isinstance(row.evidence, ReleasedTables):
         return None, None
-    shown = rule.cells_shown(gains_and_counts(released.sum(axis=0), pairs=row.evidence.pairs)[1])
+    shown, cells = row.evidence.cells_shown(row.columns)[0], contexts.cells
     weights = shown / shown.sum() if shown.any() else np.full(cells, 1 / cells)
     known, blocks = row.evidence.histories(row.columns), policies[-1].blocks
     if not known.any():
         return weights, None
     if kept.by_field[0] != blocks:  # the model takes up to 40 ms
-        kept.by_field = blocks, _fields(contexts, rule, known, weights, kept)
+        kept.by_field = blocks, _fields(contexts, row.evidence.rule, known, weights, kept)
     return weights, kept.by_field[1]
 
 
@@ -274,7 +272,7 @@ def _worth(
     """How much more rules earn than what was shown, by blocks that they were not chosen by.
 
     These are the numbers of ``streamdp worth``. None where it knows no difference within blocks:
-    with noisy counts, of a table in parts, and of too few blocks.
+    with noisy counts, and of too few blocks that released all cells.
     """
     tables = kept.tables(cells, actions)
     later = None if tables is None else forward(*tables, contexts)

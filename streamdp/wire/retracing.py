@@ -176,6 +176,10 @@ class Learners:
         """Add the release of a block of each row."""
         self._put(rows, self.evidence.fold(self._of(rows), released, lengths))
 
+    def wrong(self, row: int, released: Ints, length: int) -> str:
+        """Why no block of a row, of this length, ends with this release; "" if one may."""
+        return self.evidence.wrong(self._of(np.array([row])), released, length)
+
     def in_force(self, rows: Ints, lengths: Ints) -> NDArray[Any]:
         """What is in force during the next blocks of rows, which have these lengths."""
         return self.evidence.in_force(self._of(rows), lengths)
@@ -235,14 +239,14 @@ def grown(
     return longer
 
 
-def released_by(line: Charge, learners: Learners) -> Ints:
-    """What a block released; `StateMismatch` if it is nothing that its learner can release."""
+def released_by(line: Charge, learners: Learners, row: int) -> Ints:
+    """What a block of a row released; `StateMismatch` if its learner cannot release it."""
     released = line.released()
     if released is None:
         raise StateMismatch("does not say what was drawn")
     if learners.method.learner is not None:
         learners.count("released", len(released))
-    if wrong := learners.evidence.wrong(released, line.stop - line.start):
+    if wrong := learners.wrong(row, released, line.stop - line.start):
         raise StateMismatch(wrong)
     return released
 

@@ -39,6 +39,7 @@ from numpy.typing import NDArray
 from streamdp.client import ActionsCache, Names, Source
 from streamdp.client.answers import Answer, Held, Why
 from streamdp.client.choosing import hashed_prefix
+from streamdp.core.arrays import Columns
 from streamdp.core.events import SUMS
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policy import PARTS
@@ -170,19 +171,18 @@ def losses(
 
 
 def learned(
-    learner: PolicyLearner, state: Floats, gains: Floats, shown: Floats, rng: np.random.Generator
-) -> Floats:
+    learner: PolicyLearner, state: Columns, gains: Floats, shown: Floats, rng: np.random.Generator
+) -> Columns:
     """The history after a block with these sums, which are released with rounded noise."""
     whole = np.rint(gains.reshape(1, -1) * UNIT), shown.reshape(1, -1)
-    exact = totals(learner, *(of.astype(np.int64) for of in whole))
-    released = np.concatenate(
-        [
-            numbers + np.rint(rng.laplace(0, float(scale or 0), numbers.shape))
-            for numbers, scale in zip(exact.values(), learner.scales, strict=True)
-        ],
-        axis=1,
-    ).astype(np.int64)
-    return learner.evidence.learned(state, released)
+    arms = totals(learner, *(of.astype(np.int64) for of in whole))
+    released, noisy = learner.exact(arms, state)
+    many, of_table = len(learner.actions), int(noisy[0])
+    for at, scale in enumerate(learner.scales):
+        noise = np.rint(rng.laplace(0, float(scale or 0), of_table)).astype(np.int64)
+        released[0, at * many : at * many + of_table] += noise
+    now = learner.evidence.fold(state, released, np.array([int(shown.sum())]))
+    return {**state, **now}
 
 
 @dataclass(frozen=True)

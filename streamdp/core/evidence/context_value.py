@@ -57,11 +57,18 @@ _PRIOR = 10.0  # events at the mean of all, in the variance of a reward
 
 @dataclass(frozen=True, slots=True)
 class BlockTables:
-    """Released tables of consecutive blocks: blocks × cells × actions."""
+    """Released tables of consecutive blocks: blocks × cells × actions.
+
+    Of a block that released a coarser table, which does not say what a cell earned, all is 0. That
+    follows from what was released before it: its weight is 0, as if nothing had been shown. But
+    rules may be chosen by it: `divided` has all blocks' gains and shows, of a coarser table divided
+    among its cells as shows were.
+    """
 
     gains: Floats = field(repr=False)  # rewards less 1/2
     shown: Floats
     noise: NoiseVariance  # of each number
+    divided: tuple[Floats, Floats] | None = field(default=None, repr=False)
 
     def since(self, block: int) -> BlockTables:
         """Those from a block on."""
@@ -69,12 +76,19 @@ class BlockTables:
 
     def until(self, block: int) -> BlockTables:
         """Those of the blocks before one."""
-        return BlockTables(self.gains[:block], self.shown[:block], self.noise)
+        gains, shown = self.divided or (self.gains, self.shown)
+        divided = gains[:block], shown[:block]
+        return BlockTables(self.gains[:block], self.shown[:block], self.noise, divided)
 
     @property
     def blocks(self) -> int:
         """How many blocks."""
         return len(self.shown)
+
+    @property
+    def told(self) -> int:
+        """How many of them say what cells earned: others released a coarser table."""
+        return int(np.count_nonzero(self.shown.any(axis=(1, 2))))
 
     @property
     def events(self) -> float:
@@ -89,7 +103,7 @@ class BlockTables:
     @property
     def total_noise(self) -> NoiseVariance:
         """The noise in each number of all blocks together."""
-        return NoiseVariance(self.blocks * self.noise.on_sums, self.blocks * self.noise.on_counts)
+        return NoiseVariance(self.told * self.noise.on_sums, self.told * self.noise.on_counts)
 
     def half(self) -> int:
         """The block that comes nearest to having half of the events before it, and half after.
@@ -115,7 +129,8 @@ class BlockTables:
         >>> BlockTables(gains, shown, NoiseVariance(0.0)).best(np.array([0, 0, 0])).argmax(axis=1)
         array([0, 0, 0])
         """
-        count, gains = np.maximum(self.shown.sum(axis=0), 0.0), self.gains.sum(axis=0)
+        of_gains, shown = self.divided or (self.gains, self.shown)
+        count, gains = np.maximum(shown.sum(axis=0), 0.0), of_gains.sum(axis=0)
         overall = gains.sum(axis=0) / np.maximum(count.sum(axis=0), 1.0)
         few = _PRIOR + _least(self.total_noise)
         earned = (gains + few * overall) / (count + few)
@@ -271,7 +286,7 @@ def _pooled(policy: Floats, tables: BlockTables, reach: float) -> Value:
     weight, gain, shows = (
         np.bincount(labels.ravel(), of.ravel()) for of in (of_cell * policy / events, gains, count)
     )
-    known = shows >= _least(noise) * np.sqrt(np.bincount(labels.ravel()))
+    known = (shows > 0) & (shows >= _least(noise) * np.sqrt(np.bincount(labels.ravel())))
     shows = np.where(known, shows, 1.0)
     means = np.where(known, 0.5 + gain / shows, level)  # cut off, noise would not cancel
     by_gain = np.where(known, weight / shows, 0.0)

@@ -217,10 +217,6 @@ def _of_feedback(kind: PolicyLearner) -> Neighbours:
         """
         shown = (slots[:, :1] == np.arange(many)).astype(np.int64)
         gain = np.clip(slots[:, 1:], -NULL, NULL).astype(np.int64)
-        if kind.parts is not None:  # in one number of each part
-            arms, shown = shown, np.zeros((len(shown), kind.numbers), dtype=np.int64)
-            for numbers in kind.parts:
-                np.add.at(shown.T, numbers, arms.T)
         if in_header:
             return {"sums": gain * shown, "shown": shown}
         return {"rewards": (NULL + gain) * shown, "losses": (NULL - gain) * shown}
@@ -229,14 +225,20 @@ def _of_feedback(kind: PolicyLearner) -> Neighbours:
         """Sums with noise, then counts; where arms are content, rewards and losses with noise."""
         exact = np.concatenate([private[column.name] for column in kind.fields], axis=1)
         first, second = kind.scales
-        return Noisy(exact, ((kind.numbers, first), (kind.numbers, second)))
+        scales = (many, first), (many, second)
+        if not isinstance(kind.rule, ContextModel):
+            return Noisy(exact, scales)
+        beyond = np.zeros(exact.shape, dtype=np.bool_)
+        for row, table in enumerate(public["table"].tolist()):
+            entry = kind.rule.places[table]  # of each arm
+            for at in range(1 if in_header else 2):
+                part = slice(at * many, (at + 1) * many)
+                exact[row, part] = _added_up(entry, exact[row, part])
+                beyond[row, part] = np.arange(many) > entry.max()
+        return Noisy(exact, scales, beyond)
 
     def of_actions(names: tuple[str, ...]) -> Kind:
         """Of many with the cheapest rule: how policies are computed has no part in noise."""
-        if isinstance(kind.rule, ContextModel) and kind.rule.parts:  # as many, of one cell
-            parts = ((0,),) * len(kind.rule.parts)
-            rule = replace(kind.rule, shape=(1,), actions=len(names), parts=parts)
-            return replace(kind, actions=names, rule=rule)
         if len(names) <= _FEW and not isinstance(kind.rule, ContextModel):  # a table has more arms
             return replace(kind, actions=names)
         return replace(kind, actions=names, rule=Intervals(Fraction(2)), forgetting=Fraction(1))
@@ -247,6 +249,14 @@ def _of_feedback(kind: PolicyLearner) -> Neighbours:
         adds=adds, law=law, of_actions=of_actions,
         headers=np.array([[arm] for arm in arms if in_header] or [[]], dtype=np.float64),
     )  # fmt: skip
+
+
+def _added_up(place: Ints, numbers: Ints) -> Ints:
+    """The sums of the numbers of each place, filled up with zeros."""
+    sums = np.zeros_like(numbers)
+    for at, number in zip(place.tolist(), numbers.tolist(), strict=True):
+        sums[at] += number
+    return sums
 
 
 # -- of any kind -----------------------------------------------------------------------------------

@@ -174,13 +174,6 @@ def _tables(
         if history.epoch == table.partition_epochs.get(number, table.epoch)
     ]
     history = max((of for _, of in known), key=lambda of: of.stop, default=None)
-    if learner.parts is not None:
-        raise InvalidConfig(
-            f"stream {word(stream)}",
-            "its table is in parts, which do not say what a cell earned",
-            expected='a stream with the whole table: interactions = "all"',
-            got=f"{len(learner.parts)} parts",
-        )
     count = len(configured.actions)
     kept = None if history is None else history.policies
     found = None if kept is None else kept.tables(len(learner.actions) // count, count)
@@ -188,7 +181,8 @@ def _tables(
         raise InvalidConfig(
             f"key {word(key)}",
             "its releases cannot be added up",
-            expected="published blocks of the configured epoch, at most 128",
+            expected="published blocks of the configured epoch, at most 128, one of which at least"
+            " released the numbers of all cells",
             got="no such learner" if history is None else f"{history.blocks} blocks",
         )
     return found
@@ -255,6 +249,7 @@ def _tell(rows: Iterator[Row], tables: BlockTables, *, as_json: bool) -> None:
         print_json(
             {
                 "blocks": tables.blocks,
+                "blocks_that_tell_cells": tables.told,
                 "events": tables.events,
                 "policies": [
                     {
@@ -273,7 +268,9 @@ def _tell(rows: Iterator[Row], tables: BlockTables, *, as_json: bool) -> None:
         )
         return
     last = tables.blocks - 1
-    typer.echo(f"Of {tables.blocks} blocks with {tables.events:,.0f} events (public):")
+    coarse = tables.blocks - tables.told
+    left = f", but for {coarse} that released coarser tables," if coarse else ""
+    typer.echo(f"Of {tables.blocks} blocks{left} with {tables.events:,.0f} events (public):")
     typer.echo(f"{'mean reward':<26}{'more than was shown':<30}{'blocks':<8}")
     for name, since, of in rows:
         reward, lift = of.reward, of.lift

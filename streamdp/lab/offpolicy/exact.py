@@ -205,7 +205,7 @@ def _played(cell: FeedbackCell, keys: LogKeys, slots: KeySlots, bench: Bench) ->
     regret = np.zeros((blocks, seeds))
     shares = np.zeros((blocks, len(learner.actions)))
     released: list[Ints] = []  # by the longest key under the first seed
-    for number, part in enumerate(KeyPart.all(keys.counts, seeds, words=4 * learner.numbers)):
+    for number, part in enumerate(KeyPart.all(keys.counts, seeds, words=4 * len(learner.actions))):
         bits, fill = KeyBits(keys.rows, bench, part), OwnDraws.of(learner, keys, slots, part)
         lost = np.zeros((len(part.keys), K))
         for step in play(learner, len(bits), fill, bits):

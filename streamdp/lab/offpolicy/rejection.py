@@ -103,7 +103,7 @@ def _answer(
     first: list[Ints] = []  # what the longest key released under the first seed
     shares: list[list[Floats]] = [[] for _ in bench.seeds]  # of it under each
     seen = log.seen_by(learner)
-    for fill.part in KeyPart.all(log.counts, seeds, words=4 * learner.numbers):
+    for fill.part in KeyPart.all(log.counts, seeds, words=4 * len(learner.actions)):
         bits, many = KeyBits(rows, bench, fill.part), len(fill.part.keys)
         fill.at = np.tile((records.ends - log.counts)[fill.part.keys], len(fill.part.seeds))
         for step in play(learner, len(bits), fill, bits):

@@ -154,7 +154,7 @@ def _weighed(
     policies, by_seed = np.zeros(blocks.gains.shape), np.zeros(seeds)
     weighted = blocks.moments.weighted.reshape(policies.shape)
     released: list[Ints] = []  # by the longest key under the first seed
-    parts = KeyPart.all(log.counts, seeds, words=4 * learner.numbers)
+    parts = KeyPart.all(log.counts, seeds, words=4 * len(learner.actions))
     for number, part in enumerate(parts):
         bits, fill = KeyBits(rows, bench, part), LogBlocks.of(learner, blocks, log.counts, part)
         for step in play(learner, len(bits), fill, bits):
