@@ -66,8 +66,7 @@ def actions(
 
     configuration = load(config)
     topics = chosen(configuration, stream)
-    names, table = name or [], configuration.streams[topics.stream]
-    configured = list(table.actions)
+    names, configured = name or [], list(configuration.streams[topics.stream].actions)
     if (step is None) != (not names):
         raise InvalidConfig(
             "actions", "names without a step, or a step without names",

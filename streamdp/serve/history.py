@@ -25,7 +25,6 @@ from functools import lru_cache
 from math import sqrt
 from typing import NamedTuple
 
-import numpy as np
 from msgspec import UNSET
 
 from streamdp.core.arrays import Ints
@@ -196,13 +195,13 @@ class StreamReleases:
         )
         return max(now, default=Fraction(0))
 
-    def earned_in(self, epoch: int, partition_epochs: Mapping[int, int]) -> NoisyMean | None:
-        """The mean gain of what was shown, in its partitions' configured epochs; None: nothing."""
+    def earned_in(self, epoch: int, partition_epochs: Mapping[int, int]) -> Sum:
+        """The gains of what was shown in its partitions' configured epochs."""
         total = Sum()
         for number, part in self.partitions.items():
             if part.epoch == partition_epochs.get(number, epoch):
                 total.add(part.earned)
-        return total.over(total.slots)._replace(stop=total.slots) if total.slots > 0 else None
+        return total
 
     def latest(self, kind: str) -> Sum:
         """The newest estimate of each key, added up."""
@@ -287,8 +286,10 @@ class StreamReleases:
                     history.place * MOST_BLOCKS * released.nbytes >= MOST_POLICY_BYTES
                 ):
                     history.policies = None
-            kind = None if released is None else _kind(method, len(released))
-            if kind is None or released is None:
+            if released is None:
+                return
+            kind = method.kind(method.actions_of("released", len(released)))
+            if kind is None:
                 return
             if line.epoch == part.epoch:
                 part.earned.add(_gained(kind, released))
@@ -372,11 +373,6 @@ class StreamHistory:
         """Keep showing the last complete history."""
 
 
-def _kind(method: Method, numbers: int) -> Kind | None:
-    """The learner that is named, whose blocks release so many numbers."""
-    return method.kind(method.actions_of("released", numbers))
-
-
 def _gained(kind: Kind, released: Ints) -> Sum:
     """What a block's shows gained together."""
     evidence = kind.evidence
@@ -384,7 +380,7 @@ def _gained(kind: Kind, released: Ints) -> Sum:
         return Sum()
     gains, shown = gains_and_counts(released, pairs=evidence.pairs)
     noise = evidence.noise.on_sums + evidence.noise.on_counts / 4  # a gain is within ±1/2
-    return Sum(1, round(shown.sum()), float(gains.sum()), noise * np.count_nonzero(gains))
+    return Sum(1, round(shown.sum()), float(gains.sum()), noise * gains.size)
 
 
 @lru_cache(maxsize=4096)

@@ -304,13 +304,14 @@ def _valued(value: Value) -> dict[str, Any]:
 
 def _earned(about: About, releases: StreamReleases) -> dict[str, Any] | None:
     """The mean reward (or loss) of what a feedback stream showed; None before any block."""
-    gained = releases.earned_in(about.epoch, about.partition_epochs)
-    if gained is None:
+    gains = releases.earned_in(about.epoch, about.partition_epochs)
+    if gains.slots <= 0:  # noisy where counts are
         return None
+    gain = gains.over(gains.slots)
     return {
-        "shows": gained.stop,
-        "mean": min(1.0, max(0.0, 0.5 + (gained.value if about.unit else -gained.value))),
-        "standard_error": gained.standard_error,
+        "shows": gains.slots,
+        "mean": min(1.0, max(0.0, 0.5 + (gain.value if about.unit else -gain.value))),
+        "standard_error": gain.standard_error,
     }
 
 

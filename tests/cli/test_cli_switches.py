@@ -87,6 +87,18 @@ def test_actions_pauses_and_resumes_and_keeps_the_mode(shop: Path, streamdp: Str
     assert streamdp("ledger", "verify", *config, "--json").json == ledger
 
 
+def test_actions_reads_a_list_that_stands_in_a_file(shop: Path, streamdp: Streamdp) -> None:
+    before = streamdp("actions", "home", "-c", str(shop), "--json").json
+    names = [of["action"] for of in before["actions"]]
+    (shop.parent / "names").write_text("\n".join(names))
+    text, listed = shop.read_text(), f'actions_file = "{shop.parent / "names"}"'
+    shop.write_text(re.sub(r"^actions = \[[^]]*\]", listed, text, count=1, flags=re.MULTILINE))
+    assert listed in shop.read_text()
+    paused = streamdp("actions", "home", "pause", names[1], "-c", str(shop), "--json")
+    assert paused.code == 0, paused.err
+    assert [of["action"] for of in paused.json["actions"] if of["paused"]] == [names[1]]
+
+
 def test_what_actions_cannot_do_is_refused(shop: Path, streamdp: Streamdp) -> None:
     config = ("-c", str(shop))
     names = [of["action"] for of in streamdp("actions", "home", *config, "--json").json["actions"]]

@@ -302,9 +302,20 @@ def test_check_says_what_to_expect_at_the_traffic_given(tmp_path: Path) -> None:
     assert verdict(stream["expected"]) in said
 
 
-@pytest.mark.parametrize("more", [["--learner", "policy_blocks"], ["--keys", "3"]])
+@pytest.mark.parametrize(
+    "more",
+    [["--learner", "policy_blocks"], ["--keys", "3"], ["--markdown"]],
+)
 def test_options_that_change_nothing_are_refused(more: list[str]) -> None:
     asked = ["--actions", "2", "--epsilon", "1", "--rate", "0.2", "--gap", "0.2"]
-    refused = run_command(["plan", *CLICKS, *asked, *more])
+    how = [option for option in CLICKS if option != "--json" or "--markdown" not in more]
+    refused = run_command(["plan", *how, *asked, *more])
     assert refused.exit_code != 0
     assert "no --context with it" in str(refused.exception) + refused.output
+
+
+def test_several_budgets_are_refused_rather_than_all_but_the_first_ignored() -> None:
+    asked = ["--actions", "2", "--epsilon", "1,2", "--rate", "0.2", "--gap", "0.2"]
+    refused = run_command(["plan", *CLICKS, *asked])
+    assert refused.exit_code != 0
+    assert "one ε with" in str(refused.exception) + refused.output

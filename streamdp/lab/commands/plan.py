@@ -128,8 +128,9 @@ def plan(
     if target_regret is not None and not 0 < target_regret < inf:
         raise _refused("--target-regret", expected="losses, above 0", got=str(target_regret))
     several = [] if epsilon is None else epsilon.split(",")
-    if len(several) > 1 and (changes_every, target_regret, markdown) != (None, None, False):
-        expected = "one ε with --changes-every, --target-regret or --markdown"
+    alone = (changes_every, target_regret, markdown, context) != (None, None, False, None)
+    if len(several) > 1 and alone:
+        expected = "one ε with --changes-every, --target-regret, --markdown or --context"
         raise _refused("--epsilon", expected=expected, got=f"{len(several)} of them")
     first = several[0] if several else None
     many, exact, text, configured, own = _asked(actions, first, config, stream, learner)
@@ -150,8 +151,13 @@ def plan(
 
         if own is not None and context is not None:
             raise _refused("--context", expected="none: the stream has its own", got=context)
-        given: dict[str, object] = {"--learner": learner, "--changes-every": changes_every}
-        for name, value in given.items() | {("--keys", None if keys == 1 else keys)}:
+        given = {
+            "--learner": learner,
+            "--changes-every": changes_every,
+            "--markdown": markdown or None,
+            "--keys": None if keys == 1 else keys,
+        }
+        for name, value in given.items():
             if value is not None:
                 raise _refused(name, expected="no --context with it", got=str(value))
         of_all: dict[str, Any] = {"rate": rate or 0.0, "gap": gap, "slots": horizon, "seed": seed}
