@@ -19,6 +19,9 @@ from streamdp.ports import Publications, Published
 RETRIES = (0.1, 0.5, 1.0, 2.0, 5.0)
 """Seconds before a lost source is tried again; the last one repeats."""
 
+AGAIN_SECONDS = 15.0
+"""How long a task may take to end: longer than any reader takes to close."""
+
 Read = Callable[[Publications], AsyncIterator[Sequence[Published]]]
 """Which of a reader's topics to follow."""
 
@@ -103,9 +106,12 @@ class Followers:
         self._tasks.append(asyncio.get_running_loop().create_task(following, name=name))
 
     async def stop(self) -> None:
-        """Stop all tasks."""
-        for task in self._tasks:
-            task.cancel()
+        """Stop all tasks; one that goes on although it was cancelled is cancelled again."""
+        going = set(self._tasks)
+        while going:
+            for task in going:
+                task.cancel()
+            _, going = await asyncio.wait(going, timeout=AGAIN_SECONDS)
         for task in self._tasks:
             with suppress(asyncio.CancelledError):
                 await task

@@ -13,6 +13,7 @@ import inspect
 import re
 import tomllib
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
@@ -28,7 +29,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from streamdp.serve.connections import Connection
 from streamdp.serve.families import gauge
 from streamdp_adapters.kafka import internals
-from streamdp_adapters.kafka.client_errors import start
+from streamdp_adapters.kafka.client_errors import start, stop
 from streamdp_adapters.kafka.internals import with_pauses
 from streamdp_adapters.kafka.settings import KafkaSettings
 from tests.conftest import ROOT
@@ -331,3 +332,20 @@ def test_a_topic_that_is_gone_is_asked_for_ever_more_rarely(
             await asyncio.sleep(begun + 1.0 - now)
 
     asyncio.run(asks())
+
+
+async def _takes_it_for_its_own() -> None:
+    """Go on after a cancellation, as the client does where it waits for a task of its own."""
+    with suppress(asyncio.CancelledError):
+        await asyncio.sleep(3600)
+
+
+@pytest.mark.anyio
+async def test_a_client_that_stops_keeps_no_cancellation_of_its_caller() -> None:
+    """Else whoever was cancelled while a client stopped would go on for ever."""
+    client = cast("AIOKafkaConsumer", SimpleNamespace(stop=_takes_it_for_its_own))
+    caller = asyncio.create_task(stop(client))
+    await asyncio.sleep(0)
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller

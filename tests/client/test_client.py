@@ -8,6 +8,7 @@ import threading
 import time
 import timeit
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from inspect import signature
 from typing import Any
 
@@ -16,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamdp.client import Actions, ActionsCache, Change, Feed, HttpActions, Source, Why
+from streamdp.client.following import Followers
 from streamdp.client.table import Table
 from streamdp.core.errors import InvalidConfig, TransportLost
 from streamdp.core.releases import Release
@@ -38,6 +40,29 @@ async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
         while not holds():
             await asyncio.sleep(0.001)
+
+
+@pytest.mark.anyio
+async def test_a_follower_that_outlives_a_cancellation_is_cancelled_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A library may take a cancellation for its own; whoever closes a cache must not wait."""
+    monkeypatch.setattr("streamdp.client.following.AGAIN_SECONDS", 0.01)
+    heard = 0
+
+    async def follow() -> None:
+        nonlocal heard
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(3600)
+        heard += 1
+        await asyncio.sleep(3600)
+
+    followers = Followers()
+    followers.start(follow(), name="one")
+    await asyncio.sleep(0)
+    async with asyncio.timeout(60):
+        await followers.stop()
+    assert heard == 1
 
 
 def test_does_the_newest_release_of_a_key_answer() -> None:

@@ -187,7 +187,8 @@ async def stop(client: Client) -> None:
     """Disconnect a client within a bounded time, if necessary by force.
 
     A consumer that stops while its fetches fail waits for one that it has cancelled, so it raises a
-    cancellation that nobody asked for, which would end the caller.
+    cancellation that nobody asked for, which would end the caller. In the same place it takes the
+    caller's for its own, and goes on: then it is raised here.
     """
     task = asyncio.current_task()
     assert task is not None
@@ -199,8 +200,8 @@ async def stop(client: Client) -> None:
         await _abandon(client)
     except asyncio.CancelledError:
         await _abandon(client)
-        if task.cancelling() > asked:
-            raise
+    if task.cancelling() > asked:
+        raise asyncio.CancelledError
 
 
 async def _abandon(client: Client) -> None:
