@@ -40,6 +40,8 @@ OPTIONS: dict[str, list[dict[str, str]]] = {
         {},
         {"schedule": "capped 64", "hazard": "1/9", "spread": "6/5", "floor": "8"},
         {"played": "value"},
+        {"spread": "1"},
+        {"spread": "1", "played": "value"},
     ],
     "policy_elimination": [{}, {"schedule": "capped 4096", "forgetting": "7/8"}],
     "policy_weights": [{}, {"mixing": "1/10", "schedule": "geometric 2"}],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from fractions import Fraction
 
 import numpy as np
@@ -20,7 +21,10 @@ from streamdp.core.grid import UNIT
 from streamdp.core.learners.feedback import feedback_learner_of
 from streamdp.core.learners.feedback.policy_following import policy_following
 from streamdp.core.learners.feedback.policy_weights import policy_weights
+from streamdp.core.learners.recipes import kind_of
 from streamdp.core.learners.remembering_leader import remembering_leader
+from streamdp.lab.play import walks
+from streamdp.lab.worlds import World
 from tests.support.carrying import live, policies, store_of, stream
 from tests.support.histories import history_after, nothing_known, policy_after
 from tests.support.protocol_model import restore
@@ -83,6 +87,34 @@ def test_weights_of_regimes_are_those_of_a_change_point_filter() -> None:
         for at, (log, sums) in enumerate(starts):
             assert state[0, at, 0] * np.log(2) == pytest.approx(log - best, abs=0.01 * (number + 1))
             assert state[0, at, 1:] == pytest.approx(sums.ravel(), rel=0.01)
+
+
+@pytest.mark.parametrize(("arms", "spread"), [(2, "1"), (6, "1"), (8, "11/12"), (20, "23/30")])
+def test_deviations_count_less_among_more_than_six_arms(arms: int, spread: str) -> None:
+    """A ledger says the number: whoever reads it computes that, whatever the word means by then."""
+    names = [str(arm) for arm in range(arms)]
+    learner = policy_following(actions=names, epsilon="1")
+    assert learner.rule.parameters()["spread"] == dict(learner.options)["spread"] == spread
+    read = kind_of(json.loads(learner.recipe.learner), actions=names)
+    assert (read, read.options) == (learner, learner.options)  # type: ignore[attr-defined]
+    given = policy_following(actions=names, epsilon="1", spread="1")
+    assert given.rule.parameters()["spread"] == dict(given.options)["spread"] == "1"
+
+
+def test_many_arms_lose_less_than_by_their_chances_of_being_the_best() -> None:
+    """Twenty arms with rates of .01 ± .003, in 60 worlds with one jump each: .79 ± .02 × as much.
+
+    Fixed seeds; .9 is five standard errors away.
+    """
+    names, slots, runs = [str(arm) for arm in range(20)], 1_000_000, 60
+    rng = np.random.default_rng(17)
+    rewards = np.clip(rng.normal(0.01, 0.003, (runs, 2, 20)), 0.0005, 1)
+    worlds = [World.of_rewards("jump", *(tuple(of) for of in run)) for run in rewards.tolist()]
+    kinds = [policy_following(actions=names, epsilon="1", spread=of) for of in ("fitting", 1)]
+    ours, theirs = (
+        walk.regret.mean() for walk in walks(kinds, worlds, runs=runs, horizon=slots, seed=3)
+    )
+    assert ours < 0.9 * theirs
 
 
 def test_a_world_that_stands_still_is_one_regime() -> None:

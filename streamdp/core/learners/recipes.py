@@ -23,6 +23,10 @@ from streamdp.core.schedule import Schedule
 CONTEXTS = "policy_contexts"
 """The recipe of streams with a table of contexts."""
 
+FITTING = "fitting"
+"""An option's word for what follows from K and ε. Where a learner says which number that is, the
+number is what is written of it: a name in a ledger stands for one arithmetic."""
+
 GROUP = "streamdp.recipes"
 """The entry points by which a package offers recipes: each recipe's name, and its function."""
 
@@ -188,7 +192,9 @@ def registered(recipes: Recipes[L], function: Callable[P, L]) -> Callable[P, L]:
         options = {
             key: written(value) for key, value in bound.arguments.items() if key != "actions"
         }
-        return replace(function(*args, **kwargs), name=name, options=tuple(options.items()))
+        learner = function(*args, **kwargs)
+        options |= {key: of for key, of in learner.options if options.get(key) == FITTING}
+        return replace(learner, name=name, options=tuple(options.items()))
 
     house = function.__module__.partition(".")[0]
     entry = None if house == "streamdp" else offered().get(name)

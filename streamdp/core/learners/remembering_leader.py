@@ -25,11 +25,9 @@ from fractions import Fraction
 from streamdp.core.calibration import INCUMBENT_BONUS, parse_epsilon, permute_and_flip_rate
 from streamdp.core.evidence import NEWEST, Memory, VoteFilter
 from streamdp.core.learners.leader import Leader, read_actions, read_bonus, read_schedule, recipe
+from streamdp.core.learners.recipes import FITTING
 from streamdp.core.schedule import Schedule, geometric
 from streamdp.core.selection import PermuteAndFlip
-
-FITTING = "fitting"
-"""The schedule whose longest block follows from K and ε."""
 
 _SHORTEST_LAST_BLOCK = 512
 _SLOTS_PER_BIT = 32  # for each bit of 8·K, at ε = 1

@@ -29,8 +29,9 @@ from streamdp.core.evidence.contexts import MOST_ARMS, Contexts
 from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.core.kinds.names import read_actions
 from streamdp.core.learners.feedback.learner import feedback_recipe, read_played, read_share
-from streamdp.core.learners.feedback.policy_following import FITTING, HAZARD, fitting
+from streamdp.core.learners.feedback.policy_following import HAZARD, fitting
 from streamdp.core.learners.leader import read_schedule
+from streamdp.core.learners.recipes import FITTING
 from streamdp.core.schedule import Schedule, capped
 
 SPREAD = Fraction(7, 10)
