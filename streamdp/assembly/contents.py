@@ -1,7 +1,8 @@
 """What producers write into requests and outcomes: checked, then the JSON that `recipes` reads.
 
 A producer's mistake is cheapest to mend where it is made, so this is stricter than the reader: a
-reward outside [0, 1] is refused, not clipped. No message quotes a content.
+reward outside [0, 1] is refused, not clipped, unless the stream says which rewards count as its
+`most`. No message quotes a content.
 """
 
 from __future__ import annotations
@@ -41,15 +42,21 @@ class Predictions:
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """`feedback`, an outcome: from 0 (nothing) to 1 (as good as can be)."""
+    """`feedback`, an outcome: from 0 (nothing) to 1 (as good as can be).
+
+    For a stream with `most` it is in the stream's unit, such as €, and more than `most` counts as
+    `most`: it is written as it is, and the join clips it.
+    """
 
     reward: float = field(repr=False)
+    most: float | None = None
 
     def encode(self) -> bytes:
         """`{"reward": 1}`."""
         reward = _number(self.reward, "an outcome's reward")
-        if not 0.0 <= reward <= 1.0:
-            refuse("an outcome's reward", "not written", "a number from 0 to 1", "a number outside")
+        if reward < 0.0 or (self.most is None and reward > 1.0):
+            expected = "a number from 0" if self.most else "a number from 0 to 1"
+            refuse("an outcome's reward", "not written", expected, "a number outside")
         return msgspec.json.encode({"reward": reward})
 
 

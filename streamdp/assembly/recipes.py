@@ -12,13 +12,15 @@
 Contents are JSON, typed and strict as in `streamdp.wire.json_format`: a number is a JSON number,
 other fields are ignored, nesting has a fixed limit. A request whose content cannot be read makes a
 null event; an outcome that cannot be read is ignored. An action that a request leaves out has gain
-0: it has an empty list, or no prediction. Rewards are clipped to [0, 1].
+0: it has an empty list, or no prediction. A reward is clipped, to [0, 1] or to [0, `most`], and its
+gain is its share of `most`: each outcome by itself, before several are combined.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import msgspec
@@ -26,6 +28,7 @@ import msgspec
 from streamdp.assembly.rules import Gains
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.evidence.contexts import Contexts
+from streamdp.core.grid import share_of
 from streamdp.wire.nesting import SHORT, too_deep
 
 Value = bytes | None
@@ -114,15 +117,16 @@ _TRUTH = msgspec.json.Decoder(_Truth)
 
 @dataclass(frozen=True, slots=True)
 class Rewards:
-    """`feedback`: one gain, that of the action in the request's header."""
+    """`feedback`: one gain, that of the action in the request's header: its share of `most`."""
 
     asks: ClassVar[bool] = False
     names_arm: ClassVar[bool] = False
+    most: Fraction | None = None  # the largest reward that counts; None: 1
 
     @property
     def setting(self) -> str:
         """Its place in a configuration, beside the actions."""
-        return "feedback"
+        return "feedback" if self.most is None else f"feedback, most = {self.most}"
 
     @property
     def gains(self) -> int:
@@ -136,7 +140,9 @@ class Rewards:
     def answer(self, question: object, value: Value) -> Gains | None:
         """The reward."""
         said = _decoded(_REWARD, value)
-        return [min(1.0, max(0.0, said.reward))] if said and math.isfinite(said.reward) else None
+        if said is None or not math.isfinite(said.reward):
+            return None
+        return [share_of(said.reward, 1.0 if self.most is None else float(self.most))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +157,13 @@ class PrivateRewards:
     names_arm: ClassVar[bool] = True
     actions: tuple[str, ...]
     contexts: Contexts | None = None
+    rewards: Rewards = Rewards()
 
     @property
     def setting(self) -> str:
         """Its place in a configuration, beside the actions."""
         of = "" if self.contexts is None else f", context = {self.contexts}"
-        return f"feedback, played = value{of}"
+        return f"{self.rewards.setting}, played = value{of}"
 
     @property
     def gains(self) -> int:
@@ -176,7 +183,7 @@ class PrivateRewards:
 
     def answer(self, question: object, value: Value) -> Gains | None:
         """The reward."""
-        return Rewards().answer(None, value)
+        return self.rewards.answer(None, value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@
 3. A key is text (``key``), or base64 (``key_base64``) if it is not UTF-8, as in published lines.
 4. An event of a feedback stream is the shown action and its result: ``{"key": "fr", "action":
    "banner", "reward": 1}``, with ``"context": {"device": "phone"}`` where the stream has contexts
-   (``device=phone`` in CSV); ``loss`` instead of ``reward`` if the stream is configured so.
+   (``device=phone`` in CSV); ``loss`` instead of ``reward`` if the stream is configured so. With
+   ``most`` a reward is any number from 0, in the stream's unit; more than ``most`` counts as that.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ MOST_NAMES = 10  # in a message
 
 _NUMBER = "a number in [0, 1]"
 _Number = Annotated[float, Meta(ge=0, le=1)]
+_Amount = Annotated[float, Meta(ge=0)]
 _EXPECTED = {
     "key": "text or null",
     "key_base64": "text in base64",
@@ -139,18 +141,22 @@ def shown_events(
     if file.endswith(".npy"):
         refuse(file, "holds no feedback", "JSON lines or CSV, with the actions' names", "an array")
     number, context = feedback.content, context_of(feedback)
-    shape = shape_of(Keyed, ("action", str), (number, _Number), *context)
+    of_number, usable = _Number, _EXPECTED
+    if feedback.most is not None:
+        of_number, usable = _Amount, {**_EXPECTED, number: "a number from 0"}
+    shape = shape_of(Keyed, ("action", str), (number, of_number), *context)
     rows: Iterable[tuple[str, Any]] = json_lines(file, source)
     if file.endswith(".csv"):
         columns = [*KEYS, *(name for name, *_ in context)]
         table = _csv_rows(file, source, ("action", number), columns)
         rows = ((where, {**row, number: _number(row[number])}) for where, row in table)
     for where, row in rows:
-        event: Any = read(where, row, shape)
+        event: Any = read(where, row, shape, usable, usable)
         check_action(where, event.action, feedback.actions)
         cell = cell_of(where, event, feedback)
         arm = cell * len(feedback.actions) + feedback.actions.index(event.action)
-        yield ShownEvent(event.key_or(key), arm, getattr(event, number), where)
+        counts = min(getattr(event, number), feedback.largest)  # more counts as the largest
+        yield ShownEvent(event.key_or(key), arm, counts, where)
 
 
 # -- what all files share ------------------------------------------------------------------------
@@ -175,22 +181,34 @@ def shape_of(base: type[Keyed], *members: Any) -> Any:
     return defstruct("Line", members, bases=(base,), kw_only=True)
 
 
-def read(where: str, row: object, shape: type[S], expected: Mapping[str, str] = _EXPECTED) -> S:
+def read(
+    where: str,
+    row: object,
+    shape: type[S],
+    expected: Mapping[str, str] = _EXPECTED,
+    usable: Mapping[str, str] = _EXPECTED,
+) -> S:
     """A line's members as a struct; what is wrong with them is said without quoting a value.
 
-    `expected`: what to say of a missing member.
+    `expected`: what to say of a missing member; `usable`: of one that cannot be used.
     """
     try:
         line = convert(row, shape)
     except ValidationError:
-        _explain(where, row, shape, expected)
+        _explain(where, row, shape, expected, usable)
         raise
     if line.key is not UNSET and line.key_base64 is not UNSET:
         refuse(where, "has two keys", " or ".join(KEYS), "both")
     return line
 
 
-def _explain(where: str, row: object, shape: type[Struct], expected: Mapping[str, str]) -> None:
+def _explain(
+    where: str,
+    row: object,
+    shape: type[Struct],
+    expected: Mapping[str, str],
+    usable: Mapping[str, str],
+) -> None:
     known = {field.name: field for field in fields(shape)}
     needed = [name for name, field in known.items() if field.required]
     if not isinstance(row, dict):
@@ -205,8 +223,7 @@ def _explain(where: str, row: object, shape: type[Struct], expected: Mapping[str
         try:
             convert(value, known[name].type)
         except ValidationError:
-            usable = _EXPECTED[name]
-            refuse(f"{where}: {name}", "is not usable", usable, kind(value, usable))
+            refuse(f"{where}: {name}", "is not usable", usable[name], kind(value, usable[name]))
 
 
 def context_of(feedback: Feedback | None) -> list[tuple[str, Any, Any]]:

@@ -12,12 +12,13 @@ nothing is repaired, and every error names file and line.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, NamedTuple
 
 from msgspec import UNSET, Meta, UnsetType
 
-from streamdp.assembly.contents import Chosen, Lists, Predictions, Reward, Right, Truth
+from streamdp.assembly.contents import Chosen, Lists, Predictions, Reward, Right, Said, Truth
 from streamdp.assembly.public import PROPENSITY_HEADER
 from streamdp.cli._events import (
     Keyed,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from streamdp.wire.feedback import Feedback
 
 ASKS = {"rankers": ("items", Lists), "errors": ("predictions", Predictions)}
-SAYS = {
+SAYS: dict[str, tuple[str, Callable[..., Said]]] = {
     "feedback": ("reward", Reward),
     "rankers": ("item", Chosen),
     "categories": ("categories", Right),
@@ -73,6 +74,9 @@ def loop_records(
 ) -> Iterator[Line]:
     """The records of a file; `key` is for lines without one."""
     says, said = SAYS[mode]
+    most = None if feedback is None or feedback.most is None else feedback.largest
+    if most is not None:
+        said = partial(Reward, most=most)
     asks, content = ASKS.get(mode, (None, None))
     needed: list[tuple[str, Any]] = [("action", str)] if mode == "feedback" else []
     needed += [(asks, Any)] if asks else []

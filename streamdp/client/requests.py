@@ -154,13 +154,13 @@ def request_record(
     return checked_key(request.key), value, headers
 
 
-def outcome_record(request: Request, said: Said | float) -> Record:
-    """An outcome as its record; a bare number is a reward.
+def outcome_record(request: Request, said: Said | float, *, most: float | None = None) -> Record:
+    """An outcome as its record; a bare number is a reward, of a stream with this `most`.
 
     >>> outcome_record(Request(b"fr", "r1"), 1)
     (b'fr', b'{"reward":1.0}', [('streamdp-request', b'r1')])
     """
-    content = said if isinstance(said, Said) else Reward(said)
+    content = said if isinstance(said, Said) else Reward(said, most)
     return (
         checked_key(request.key),
         content.encode(),
@@ -169,7 +169,11 @@ def outcome_record(request: Request, said: Said | float) -> Record:
 
 
 class Loop:
-    """Draws actions, and writes requests and outcomes. May be called from any thread."""
+    """Draws actions, and writes requests and outcomes. May be called from any thread.
+
+    `most`: the largest reward that counts, if the stream's table says one; rewards are then in its
+    unit.
+    """
 
     def __init__(
         self,
@@ -178,6 +182,7 @@ class Loop:
         *,
         stream: str = "",
         topics: LoopTopics,
+        most: float | None = None,
         most_waiting: int = MOST_WAITING,
         pause: float = _PAUSE_SECONDS,
         close_within: float = _CLOSE_SECONDS,
@@ -185,7 +190,7 @@ class Loop:
         checked_count("most_waiting", most_waiting)
         checked_seconds("pause", pause)
         checked_seconds("close_within", close_within)
-        self._actions, self._stream = actions, stream
+        self._actions, self._stream, self._most = actions, stream, most
         self._close_within = close_within
         self._requests, self._outcomes = (
             TopicWriter(topic, producer, most_waiting=most_waiting, pause=pause) for topic in topics
@@ -265,7 +270,7 @@ class Loop:
     def outcome(self, of: Shown | Request, said: Said | float) -> None:
         """Write an outcome of a request, as often as you like: the join combines them."""
         request = of.request if isinstance(of, Shown) else of
-        self._put(self._outcomes, outcome_record(request, said))
+        self._put(self._outcomes, outcome_record(request, said, most=self._most))
 
     @property
     def condition(self) -> LoopCondition:

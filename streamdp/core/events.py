@@ -20,6 +20,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
+from math import inf
 from numbers import Real
 from typing import Any, NamedTuple, Protocol
 from warnings import warn
@@ -30,7 +31,7 @@ from numpy.typing import ArrayLike, NDArray
 from streamdp.core.arrays import Bools, Ints
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.frames import Frame
-from streamdp.core.grid import centred_gains
+from streamdp.core.grid import centred_gains, shares_of
 
 Key = bytes | None
 """A record's key. The null key is a key like others."""
@@ -132,6 +133,7 @@ class Batch:
         actions: Sequence[str],
         loss: str | None = None,
         reward: str | None = None,
+        most: float = 1.0,
         contexts: Fields | None = None,
         context: Mapping[str, str] | None = None,
         first: int = 0,
@@ -140,7 +142,8 @@ class Batch:
 
         `action` names the column of shown actions (one that is none of `actions`, the learner's,
         teaches nothing), and either `loss` or `reward` (1 − loss) that of what came of it. A
-        missing number teaches nothing about its action. `first` is as in `losses_from_frame`.
+        missing number teaches nothing about its action. Rewards of up to `most`, such as prices,
+        are taken as shares of it, and larger ones as `most`. `first` is as in `losses_from_frame`.
         NOT PRIVATE: a warning says if no row names an action, or if most numbers are clipped.
 
         A learner with contexts needs its fields, `contexts`; `actions` are then those of one cell.
@@ -163,10 +166,14 @@ class Batch:
         if contexts is not None:
             cells = np.array(contexts.cells_of([rows.values(of) for of in fields]), dtype=np.int32)
             played = np.where(played == NO_ARM, played, cells * np.int32(len(actions)) + played)
+        if most != 1.0 and (reward is None or not 0 < most < inf):
+            raise InvalidConfig(
+                "most", "is of rewards", expected="above 0, with a column of rewards", got=most
+            )
         numbers = rows.numbers([name])[:, 0]
-        _warn_of_range(numbers, f"column {name!r}")
+        _warn_of_range(numbers / most, f"column {name!r}")
         if loss is None:
-            numbers = 1.0 - numbers
+            numbers = 1.0 - (numbers if most == 1.0 else shares_of(numbers, most).astype(float))
         numbers[~np.isfinite(numbers)] = np.nan
         gain = centred_gains(np.clip(numbers, 0.0, 1.0).astype(np.float32))
         offsets = np.arange(first, first + len(rows), dtype=np.int64)
@@ -192,7 +199,7 @@ class Batch:
         return f"Batch({len(self.offsets)} slots of {len(self.keys)} keys)"
 
 
-def _warn_of_range(numbers: NDArray[np.float64], where: str) -> None:
+def _warn_of_range(numbers: NDArray[np.floating[Any]], where: str) -> None:
     """Warn if most numbers are outside [0, 1]: percents or prices, which are clipped to 1."""
     outside = np.count_nonzero((numbers < 0) | (numbers > 1))
     if 2 * outside > np.count_nonzero(np.isfinite(numbers)):

@@ -17,7 +17,7 @@ from math import isfinite
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from streamdp.core.arrays import Bools, Ints
 from streamdp.core.errors import InvalidConfig
@@ -259,6 +259,29 @@ def unshift(wrapped: NDArray[np.uint32], counts: Ints) -> NDArray[np.uint32]:
     """Sums of the bits of `counts` shifted rows without their constants, modulo 2**32."""
     offset = (counts * _EIGHT_AS_BITS % 2**32).astype(np.uint32)
     return np.subtract(wrapped, offset, dtype=np.uint32)
+
+
+def shares_of(rewards: ArrayLike, most: float) -> NDArray[np.float32]:
+    """Each reward as a share of `most`, the largest that counts; NaN where it is not finite.
+
+    Clipping bounds the sensitivity: whatever one event earned, it moves a sum by at most 1.
+
+    >>> shares_of([50.0, 1e300, -3.0, np.inf], 200.0).tolist()
+    [0.25, 1.0, 0.0, nan]
+    """
+    with np.errstate(over="ignore", invalid="ignore"):  # a warning would tell of content (P8)
+        exact = np.asarray(rewards, dtype=np.float64)
+        clipped = np.clip(exact / most, 0.0, 1.0)
+        return np.where(np.isfinite(exact), clipped, np.nan).astype(np.float32)
+
+
+def share_of(reward: float, most: float) -> float:
+    """The share of one reward: what `shares_of` says of it, without an array.
+
+    >>> [share_of(reward, 200.0) for reward in (50.0, 1e300, -3.0)]
+    [0.25, 1.0, 0.0]
+    """
+    return min(1.0, max(0.0, reward / most))
 
 
 def centred_gains(losses: NDArray[np.float32]) -> Ints:

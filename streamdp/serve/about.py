@@ -35,6 +35,7 @@ class About:
     gap: float | None = None  # Δ, if the configuration states one
     salt: str = ""  # feedback streams: requests are hashed with it
     unit: str = ""  # what a feedback stream's rewards are called; "": its records hold losses
+    most: Fraction | None = None  # its largest reward that counts, in that unit; None: 1
     contexts: Contexts | None = None  # of a feedback stream: an arm is an action in a cell
     shown: tuple[str, ...] = ()  # with contexts: the actions that are shown
 
@@ -42,6 +43,11 @@ class About:
     def name(self) -> str:
         """The stream's name."""
         return self.topics.stream
+
+    @property
+    def largest(self) -> float:
+        """The largest reward that counts, in its unit: pages multiply shares by it."""
+        return 1.0 if self.most is None else float(self.most)
 
     @property
     def charge(self) -> Fraction:

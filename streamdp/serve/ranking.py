@@ -54,7 +54,7 @@ from streamdp.client.requests import LoopTopics, Request, outcome_record, reques
 from streamdp.client.writing import Record, TopicWriter
 from streamdp.core.errors import InvalidConfig
 from streamdp.ports import Producer
-from streamdp.serve.about import NO_FALLBACK
+from streamdp.serve.about import NO_FALLBACK, About
 from streamdp.serve.access import PUBLISHABLE, Bucket
 from streamdp.serve.asgi import JSON, Answered, Receive, Rejected, Scope, body_of, decoded
 from streamdp.serve.knowledge import Knowledge
@@ -257,13 +257,14 @@ class Ranking:
         self, stream: str, asked: Sequence[AskedReward], *, durable: bool
     ) -> Answered:
         _check_number(asked)
-        records = [_outcome(one) for one in asked]
+        records = [_outcome(one, self._knowledge.about[stream]) for one in asked]
         writer = self._outcomes[self._topics[stream].outcomes]
         await self._write(writer, records, durable=durable, else_later=False)
         return Answered(202, [JSON, _NO_STORE], encode(Written(durable)))
 
     def _reward_of_anybody(self, scope: Scope, stream: str, asked: AskedReward) -> Answered:
-        record, writer = _outcome(asked), self._outcomes[self._topics[stream].outcomes]
+        record = _outcome(asked, self._knowledge.about[stream])
+        writer = self._outcomes[self._topics[stream].outcomes]
         if self._rate(scope["client"]).take() and writer.condition.waiting < MOST_WAITING // 2:
             writer.put(record)
         return Answered(202, [JSON, _NO_STORE], encode(Written(durable=False)))
@@ -331,9 +332,11 @@ def _unwritten(why: str, *, maybe: bool) -> Rejected:
     return Rejected(503, f"{why}; {fate}", (b"retry-after", b"1"))
 
 
-def _outcome(asked: AskedReward) -> Record:
+def _outcome(asked: AskedReward, about: About) -> Record:
+    most = None if about.most is None else float(about.most)
     try:
-        return outcome_record(Request(read_key(asked.key), asked.request), asked.reward)
+        request = Request(read_key(asked.key), asked.request)
+        return outcome_record(request, asked.reward, most=most)
     except InvalidConfig as error:  # it quotes no content
         raise Rejected(400, str(error)) from None
 

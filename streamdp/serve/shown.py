@@ -125,6 +125,7 @@ def _stream(knowledge: Knowledge, about: About) -> dict[str, Any]:
         else [{"action": name, "keys": count} for name, count in common if count],
         "epsilon": _epsilon(about, releases),
         "unit": about.unit or None,
+        "most": None if about.most is None else about.largest,
         "earned": _earned(about, releases),
         "keys": condition.keys,
         "several": condition.several,
@@ -176,7 +177,7 @@ def _learner(about: About, number: int, history: KeyHistory) -> dict[str, Any]:
     names = about.learner.actions if history.epoch == configured else ()  # others are not known
     contexts = about.contexts
     policies = history.policies.points(len(names)) if history.policies and names else []
-    weights, fields = (None, None) if contexts is None else _by_field(contexts, history, policies)
+    weights, fields = (None, None) if contexts is None else _by_field(about, history, policies)
     arms = None if history.experiment is None else _arms(about, history.experiment, history.since)
     if (
         arms is not None and about.learner.evidence.carries == "posterior"
@@ -215,9 +216,11 @@ def _overall(shares: Sequence[float], weights: Floats | None) -> Sequence[float]
 
 
 def _by_field(
-    contexts: Contexts, history: KeyHistory, policies: Sequence[PolicyPoint]
+    about: About, history: KeyHistory, policies: Sequence[PolicyPoint]
 ) -> tuple[Floats | None, object]:
     """The weights of cells, and the newest table of contexts field by field."""
+    contexts = about.contexts
+    assert contexts is not None, "asked by the caller"
     kept = history.policies
     released = kept.released() if kept is not None and policies else None
     row = None if kept is None else kept.newest
@@ -233,12 +236,17 @@ def _by_field(
     if not known.any():
         return weights, None
     if kept.by_field[0] != blocks:  # the model takes up to 40 ms
-        kept.by_field = blocks, _fields(contexts, rule, known, weights, kept)
+        kept.by_field = blocks, _fields(about, contexts, rule, known, weights, kept)
     return weights, kept.by_field[1]
 
 
 def _fields(
-    contexts: Contexts, rule: ContextModel, known: Floats, weights: Floats, kept: PolicyHistory
+    about: About,
+    contexts: Contexts,
+    rule: ContextModel,
+    known: Floats,
+    weights: Floats,
+    kept: PolicyHistory,
 ) -> dict[str, Any]:
     """The table field by field, by the model of these histories; and what rules are worth."""
     means, deviations = (of[0] for of in rule.posterior(known))
@@ -251,7 +259,7 @@ def _fields(
         deviations=deviations,
     )
     return {
-        "worth": _worth(contexts, kept, *means.shape),
+        "worth": _worth(contexts, kept, *means.shape, most=about.largest),
         "policy": _overall(shares, weights),
         "fields": [
             {
@@ -259,9 +267,9 @@ def _fields(
                 "levels": list(declared.names),
                 "traffic": of.traffic.tolist(),
                 "policy": of.policy.tolist(),
-                "reward": of.rewards.tolist(),
-                "low": np.clip(of.rewards - of.reach, 0, 1).tolist(),
-                "high": np.clip(of.rewards + of.reach, 0, 1).tolist(),
+                "reward": (of.rewards * about.largest).tolist(),
+                "low": (np.clip(of.rewards - of.reach, 0, 1) * about.largest).tolist(),
+                "high": (np.clip(of.rewards + of.reach, 0, 1) * about.largest).tolist(),
             }
             for declared, of in zip(contexts.fields, found, strict=True)
         ],
@@ -269,7 +277,7 @@ def _fields(
 
 
 def _worth(
-    contexts: Contexts, kept: PolicyHistory, cells: int, actions: int
+    contexts: Contexts, kept: PolicyHistory, cells: int, actions: int, *, most: float
 ) -> dict[str, Any] | None:
     """How much more rules earn than what was shown, by blocks that they were not chosen by.
 
@@ -283,9 +291,9 @@ def _worth(
     return {
         "since_block": later.since,
         "last_block": tables[0].blocks - 1,
-        "policy": _valued(later.policy),
+        "policy": _valued(later.policy.of(most)),
         "best": {
-            whom: {"shows": shows.tolist(), **_valued(value)}
+            whom: {"shows": shows.tolist(), **_valued(value.of(most))}
             for whom, (shows, value) in later.best.items()
         },
     }
@@ -303,15 +311,19 @@ def _valued(value: Value) -> dict[str, Any]:
 
 
 def _earned(about: About, releases: StreamReleases) -> dict[str, Any] | None:
-    """The mean reward (or loss) of what a feedback stream showed; None before any block."""
+    """The mean reward (or loss) of what a feedback stream showed; None before any block.
+
+    With `most` it is in the rewards' unit, as all rewards on these pages are.
+    """
     gains = releases.earned_in(about.epoch, about.partition_epochs)
     if gains.slots <= 0:  # noisy where counts are
         return None
     gain = gains.over(gains.slots)
+    mean = min(1.0, max(0.0, 0.5 + (gain.value if about.unit else -gain.value)))
     return {
         "shows": gains.slots,
-        "mean": min(1.0, max(0.0, 0.5 + (gain.value if about.unit else -gain.value))),
-        "standard_error": gain.standard_error,
+        "mean": mean * about.largest,
+        "standard_error": gain.standard_error * about.largest,
     }
 
 
@@ -324,7 +336,7 @@ def _arms(about: About, experiment: Experiment, since: int) -> dict[str, Any]:
     arms = experiment.arms(confidence=CONFIDENCE)
     means, low, high = arms.means, arms.low, arms.high
     if about.unit:
-        means, low, high = 1 - means, 1 - high, 1 - low
+        means, low, high = ((1 - losses) * about.largest for losses in (means, high, low))
     return {
         "confidence": CONFIDENCE,
         "blocks": arms.blocks,

@@ -137,6 +137,14 @@ class CarriedEntries:
         return rows + self.releases.pop(key, [])
 
 
+def has_its_scale(settings: Mapping[str, str], before: EpochLearner) -> bool:
+    """Whether rewards of an earlier epoch are shares of the same `most`: else nothing is carried.
+
+    Sums cannot be rescaled where rewards were clipped, and how many were is known to nobody.
+    """
+    return before.settings.get("format.most") == settings.get("format.most")
+
+
 def carries(spec: StreamSpec, before: EpochLearner) -> Carries:
     """What the ledger's mark of an epoch says: which actions stay, by name."""
     names = set(spec.learner.actions)

@@ -31,6 +31,7 @@ from streamdp.ports import (
     Verdict,
 )
 from streamdp.service.assembling.fingerprints import Inputs
+from streamdp.service.carrying import has_its_scale
 from streamdp.service.charges_by_others import ChargesByOthers, ChargesByOthersOf
 from streamdp.service.spec import StreamSpec
 from streamdp.service.taking import (
@@ -210,7 +211,10 @@ def _carried(spec: StreamSpec, partition: Partition, decision: Decision) -> str:
     keys = {key for e in epochs for key in (*e.rows, *(name.key for name in e.releases))}
     if not decision.carries:
         disagree = "the state is damaged, or its ledger ends with another line"
+        before = saved.now.learner
         why = disagree if spec.carry else "carry = false"
+        if spec.carry and before is not None and not has_its_scale(spec.settings, before):
+            why = "another most, and what was clipped cannot be scaled"
         return f", where {len(keys)} keys open like new ones: {why}"
     text = f", with what is public of {len(entries.carried)} of {len(keys)} keys"
     if len(entries.carried) < len(keys):

@@ -197,6 +197,7 @@ def about_of(configuration: Configuration, name: str) -> About:
         gap=table.gap,
         salt=table.feedback.salt if table.feedback else "",
         unit=table.feedback.reward_unit if table.feedback else "",
+        most=table.feedback.most if table.feedback else None,
         contexts=stream.contexts,
         shown=tuple(stream.actions),
     )

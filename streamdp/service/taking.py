@@ -60,7 +60,13 @@ from streamdp.core.errors import (
 from streamdp.core.events import Key
 from streamdp.core.releases import Release
 from streamdp.ports import EntriesThat, Partition, Taken
-from streamdp.service.carrying import Begins, CarriedEntries, carried_entries, is_readable
+from streamdp.service.carrying import (
+    Begins,
+    CarriedEntries,
+    carried_entries,
+    has_its_scale,
+    is_readable,
+)
 from streamdp.service.charges_by_others import ALONE, ChargesByOthers, Scope
 from streamdp.service.input_fingerprint import way_out
 from streamdp.service.saved_entries import read
@@ -269,7 +275,9 @@ class _Found:
         self.check_epoch(checkpoint)
         if self.epoch > max(checkpoint.epoch, line.epoch if line else 0):
             agree = self._newest_line() == checkpoint.lines_published
-            known = saved.now.learner is not None
+            known = saved.now.learner is not None and has_its_scale(
+                self.spec.settings, saved.now.learner
+            )
             whole = is_readable(checkpoint.epoch, saved.now)
             carries = self.spec.carry and agree and known and whole
             return replace(self._anew(before=checkpoint.epoch), carries=carries)

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from streamdp.core.grid import UNIT
+from streamdp.core.grid import NULL, UNIT
 from streamdp.wire.decoded import Decoded, Value
 from streamdp.wire.feedback import Feedback
 from streamdp.wire.formats import Format
@@ -66,6 +66,13 @@ HOSTILE: tuple[Value, ...] = (
 )
 """Records that have broken decoders: deep, huge, truncated, mistyped, glued together."""
 
+_LARGE: tuple[Value, ...] = (
+    b'{"reward":1e300,"action":"a"}',
+    b'{"reward":-1e300,"action":"a"}',
+    b"\xff\xff\x7f\x7f" * 64,  # the largest float32
+)
+"""Numbers far outside of what counts."""
+
 
 Rows = NDArray[np.float32]
 
@@ -75,7 +82,7 @@ def check_format(format_: Format, *, examples: int = 100) -> None:
     if format_.feedback is not None and format_.feedback.played == "value":
         _check_named(format_, format_.feedback)
     _check_shapes(format_, [])
-    _check_shapes(format_, list(HOSTILE))
+    _check_shapes(format_, [*HOSTILE, *_LARGE])
     for check in (
         _check_any_bytes,
         _check_slots_by_length,
@@ -116,6 +123,9 @@ def _check_shapes(format_: Format, values: Sequence[Value]) -> None:
     for name, column in read.content.items():
         _must(column.dtype == types[name], f"{name} is {np.dtype(types[name])}")
         _must(bool(column.flags.c_contiguous), f"{name} is C-contiguous")
+    if format_.feedback is not None:
+        largest = int(np.abs(read.content["gain"]).max(initial=0))
+        _must(largest <= NULL, "no number moves a gain beyond a half")
     if format_.feedback is not None and format_.feedback.played == "header":
         _must(not read.content["played"].any(), "the header alone names the shown action")
     _must(numbers.shape == (n, _width(format_)), "there is a row for each slot")
@@ -134,7 +144,8 @@ def _width(format_: Format) -> int:
 def _decoded(format_: Format, values: Sequence[Value]) -> tuple[Decoded, Rows]:
     """Records with headers that name the first action, and the numbers that were read.
 
-    The numbers of feedback are told by the gains, and NaN where they are unusable.
+    The numbers of feedback are told by the gains (rewards with `most` as shares of it), and NaN
+    where they are unusable.
     """
     feedback = format_.feedback
     if feedback is None:
@@ -155,7 +166,8 @@ def _encoded(format_: Format, rows: Rows) -> bytes:
     """One record with these rows, of the first action where it names one."""
     if format_.feedback is None:
         return format_.encode(rows)
-    return format_.encode(rows, played=[0] * len(rows))
+    numbers = rows * np.float32(format_.feedback.largest)
+    return format_.encode(numbers, played=[0] * len(rows))
 
 
 def _check_named(format_: Format, feedback: Feedback) -> None:

@@ -18,6 +18,10 @@ The rules of `formats` hold here too, and these:
    `device=phone;country=fr` (a frame has `streamdp-contexts`, a cell's number as uint32 a row), or
    in the payload, never in both. In a header that is missing, given twice or unreadable, every
    field is `other`.
+6. A stream may declare `most`, the largest reward that counts (`most = "200"`, in €). Records then
+   hold rewards from 0 to `most`, and only here are they divided by it, and clipped: a larger one
+   counts as `most`, so one event moves a sum by no more than ever. What is written stays a fact in
+   its own unit, whatever `most` a later epoch has.
 
 A format offers feedback if its `configure` takes `feedback` (`formats`).
 """
@@ -26,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal
 
 import numpy as np
@@ -35,7 +40,7 @@ from streamdp.core.arrays import Ints
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import NO_ARM
 from streamdp.core.evidence.contexts import Contexts
-from streamdp.core.grid import centred_gains
+from streamdp.core.grid import centred_gains, shares_of
 from streamdp.wire.decoded import Decoded, Headers, Setting, checked_option
 
 Number = Literal["loss", "reward"]
@@ -57,6 +62,7 @@ class Feedback:
     played: Played = "header"
     header: str = ACTION_HEADER
     contexts: Contexts | None = None
+    most: Fraction | None = None  # the largest reward that counts; None: 1
 
     def __post_init__(self) -> None:
         """Refuse unknown values."""
@@ -64,12 +70,21 @@ class Feedback:
         checked_option(self.played, where="played", allowed=("header", "value"))
         if not self.header:
             raise InvalidConfig("action_header", "empty", expected="a header's name", got="''")
+        if self.most is not None and self.content != "reward":
+            got = f"content = {self.content}"
+            raise InvalidConfig("most", "is of rewards", expected='content = "reward"', got=got)
 
     def settings(self) -> Mapping[str, Setting]:
         """Everything that decides how a record is read: part of the configuration's digest."""
         header = {"action_header": self.header} if self.played == "header" else {}
         contexts = {} if self.contexts is None else {"context": str(self.contexts)}
-        return {"content": self.content, "played": self.played, **header, **contexts}
+        most = {} if self.most is None else {"most": str(self.most)}
+        return {"content": self.content, "played": self.played, **header, **contexts, **most}
+
+    @property
+    def largest(self) -> float:
+        """The largest number that counts: formats may clip to it, `observed` does."""
+        return 1.0 if self.most is None else float(self.most)
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -90,6 +105,8 @@ class Feedback:
         Their arms come from headers, or with `played = "value"` from payloads (`played`), never
         from the other: the learner's noise is scaled for one of the two.
         """
+        if self.most is not None:
+            numbers = shares_of(numbers, self.largest)
         gain, unusable = centred_gains(numbers), np.isnan(numbers)
         if self.content == "reward":
             gain = -gain  # 1/2 − loss is reward − 1/2

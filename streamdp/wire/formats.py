@@ -195,7 +195,8 @@ def checked_names(options: Mapping[str, object], *, where: str, known: tuple[str
 def checked_rows(format_: Format, rows: NDArray[np.float32]) -> NDArray[np.float32]:
     """Check what a record is to hold: a row of losses a slot, or one loss or reward.
 
-    They are numbers in [0, 1], and one row without frames. A producer's mistake is not repaired.
+    They are numbers in [0, 1] (rewards up to `most`, where the stream has one), and one row without
+    frames. A producer's mistake is not repaired.
     """
     of_losses = format_.feedback is None
     given = rows if of_losses else np.reshape(rows, (-1, 1))
@@ -204,10 +205,10 @@ def checked_rows(format_: Format, rows: NDArray[np.float32]) -> NDArray[np.float
     table = np.ascontiguousarray(given, dtype=np.float32)
     if table.ndim != 2 or table.shape[0] < 1 or table.shape[1] != columns:
         raise InvalidConfig(what, "wrong shape", expected=f"n × {columns}", got=table.shape)
-    if not ((table >= 0) & (table <= 1)).all():
-        raise InvalidConfig(
-            what, "cannot be sent", expected="numbers in [0, 1]", got="others among them"
-        )
+    most = None if format_.feedback is None else format_.feedback.most
+    if not ((table >= 0) & (table <= np.float32(most or 1))).all():
+        expected, got = f"numbers in [0, {most or 1}]", "others among them"
+        raise InvalidConfig(what, "cannot be sent", expected=expected, got=got)
     if len(table) > 1 and not format_.frames:
         raise InvalidConfig(
             what, "too many rows", expected="1 in a record without frames", got=len(table)

@@ -17,8 +17,8 @@ becomes a row of losses:
 * If a name is written twice the last value counts, in the mapping and in the event. (An earlier
   value of the wrong type makes the record unusable, except where the wide reader below is used
   because of the number or the characters of the actions' names: a function of the configuration.)
-* A number outside [0, 1] is clipped while it is still float64, so 1e300 is 1. A number that no
-  float64 holds (1e400) is not finite, hence unusable.
+* A number outside [0, 1] (of rewards, [0, `most`]) is clipped while it is still float64, so 1e300
+  is 1. A number that no float64 holds (1e400) is not finite, hence unusable.
 * A record is unusable if it is nested more deeply than `nesting.MAX_NESTING`, has anything but
   white space after the event, or begins with a byte order mark. White space around the event is
   allowed: with `padding = "fixed"` the producer fills every event with it to one width, because
@@ -165,10 +165,11 @@ class JsonFormat:
         if feedback is not None and feedback.played == "value":
             events = self._rows.events(texts)
             numbers = np.array([np.nan if of is None else of.of for of in events], np.float64)
-            clipped = np.clip(numbers, 0.0, 1.0).astype(np.float32)
+            clipped = np.clip(numbers, 0.0, feedback.largest).astype(np.float32)
             played = self._named(feedback, events)
             return feedback.observed(clipped, slots, headers, frames=False, played=played)
-        rows = self._rows.clipped(texts, before_clipping=before_clipping)
+        most = 1.0 if feedback is None else feedback.largest
+        rows = self._rows.clipped(texts, most=most, before_clipping=before_clipping)
         if feedback is not None:
             return feedback.observed(rows[:, 0], slots, headers, frames=False)
         return Decoded.of_losses(rows, slots)
@@ -292,9 +293,10 @@ class JsonRows:
         self,
         texts: Sequence[Value],
         *,
+        most: float = 1.0,
         before_clipping: Callable[[Floats], None] | None = None,
     ) -> NDArray[np.float32]:
-        """The rows of `shallow` texts, clipped to [0, 1]; NaN where one is unusable.
+        """The rows of `shallow` texts, clipped to [0, `most`]; NaN where one is unusable.
 
         `before_clipping` gets them as they stand in the texts, some at a time.
         """
@@ -306,7 +308,7 @@ class JsonRows:
             wide = np.frombuffer(packed, dtype="<f8").reshape(-1, self.count)
             if before_clipping is not None:
                 before_clipping(wide)
-            rows[place] = np.clip(wide, 0.0, 1.0)
+            rows[place] = np.clip(wide, 0.0, most)
         return rows
 
     def _packed(self, texts: Sequence[Value]) -> bytes:

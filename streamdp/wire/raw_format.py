@@ -48,6 +48,7 @@ _WIRE_TYPES: dict[Scalar, np.dtype[Any]] = {
     "float32": np.dtype("<f4"),
     "float16": np.dtype("<f2"),
 }
+_MOST_FLOAT16 = 65_504  # the largest that it holds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -69,6 +70,9 @@ class RawFormat:
         checked_option(self.frames, where="format.frames", allowed=(False, True))
         checked_option(self.prefix, where="format.prefix", allowed=("none", "confluent"))
         feedback = self.feedback
+        if feedback is not None and self.scalar == "float16" and feedback.largest > _MOST_FLOAT16:
+            got, expected = str(feedback.most), f"at most {_MOST_FLOAT16}, or float32"
+            raise InvalidConfig("most", "is more than float16 holds", expected=expected, got=got)
         if feedback is None or feedback.played == "header":
             return
         if feedback.contexts is None or self.scalar != "float32":

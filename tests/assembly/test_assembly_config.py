@@ -129,6 +129,21 @@ def test_does_a_feedback_stream_get_what_it_reads(tmp_path: Path, content: str) 
     assert read.content["gain"].tolist() == [UNIT // 4]
 
 
+def test_does_a_price_come_through_the_join_as_it_was_written(tmp_path: Path) -> None:
+    """What its format decodes is the share of `most`; the event says it in the unit."""
+    configuration = feedback(tmp_path, 'content = "reward"', 'unit = "€"', 'most = "200"')
+    (spec,) = configuration.assemblies()
+    assert spec.recipe == Rewards(Fraction(200))
+    gains = spec.recipe.answer(None, b'{"reward": 37.5}')
+    assert gains is not None
+    value = spec.encode([1 - gains[0]])
+    assert value.split(b"}")[0] == b'{"reward":37.5'
+    read = configuration.streams["home"].format().decode([value], [[]])
+    assert read.content["gain"].tolist() == [round((37.5 / 200 - 0.5) * UNIT)]
+    (other,) = feedback(tmp_path, 'content = "reward"', 'most = "300"').assemblies()
+    assert spec.digest != other.digest
+
+
 def test_is_the_cap_s_secret_read_from_its_file(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     persons = f'[assemblies.clicks.persons]\nmost = 5\nslots = 100\nsecret_file = "{secret}"'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,11 @@ GUESSES = b'{"predictions": {"a": 1.0, "b": 3.0, "other": 0}}'
         (Rewards(), b"anything", b'{"reward": 0.25, "more": {}}', [0.25]),
         (Rewards(), None, b'{"reward": 7}', [1.0]),
         (Rewards(), None, b'{"reward": -1e300}', [0.0]),
+        (Rewards(Fraction(200)), None, b'{"reward": 50}', [0.25]),
+        (Rewards(Fraction(200)), None, b'{"reward": 201}', [1.0]),
+        (Rewards(Fraction(1, 10**6)), None, b'{"reward": 1e308}', [1.0]),
+        (PrivateRewards(ACTIONS, rewards=Rewards(Fraction(200))), b'{"action": "b"}',
+         b'{"reward": 50}', [0.25]),
         (Rankers(ACTIONS), LISTS, b'{"item": "x"}', [1.0, 0.0, 1.0]),
         (Rankers(ACTIONS), LISTS, b'{"item": "z"}', [0.0, 0.0, 0.0]),
         (Rankers(ACTIONS, by_rank=True), LISTS, b'{"item": "y"}', [0.5, 0.0, 1.0]),

@@ -6,15 +6,17 @@ import asyncio
 import io
 import json
 from collections.abc import Iterable
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from streamdp.cli._events import Event, events
+from streamdp.cli._events import Event, events, shown_events
 from streamdp.core.errors import InvalidConfig
 from streamdp.ports import Partition
 from streamdp.service.config import Configuration
+from streamdp.wire.feedback import Feedback
 from tests.support.calling import Streamdp, written
 
 ACTIONS = ("a", "b", "c")
@@ -44,6 +46,21 @@ def newest(path: Path, count: int) -> Sent:
 def read(content: bytes, *, file: str = "-", key: bytes | None = None) -> list[Event]:
     """The events of a file of this content."""
     return list(events(file, io.BytesIO(content), actions=ACTIONS, key=key))
+
+
+def test_are_rewards_read_in_their_unit() -> None:
+    """One above the largest counts as that, here too; one below 0 is a mistake."""
+    prices = Feedback(ACTIONS, content="reward", most=Fraction(200))
+
+    def numbers(content: bytes, file: str = "-") -> list[float]:
+        read = shown_events(file, io.BytesIO(content), feedback=prices, key=b"fr")
+        return [event.number for event in read]
+
+    lines = b'{"action": "a", "reward": 37.5}\n{"action": "b", "reward": 1e308}'
+    assert numbers(lines) == [37.5, 200]
+    assert numbers(b"action,reward\na,12\n", "x.csv") == [12]
+    with pytest.raises(InvalidConfig, match="reward: is not usable; expected a number from 0, got"):
+        numbers(b'{"action": "a", "reward": -1}')
 
 
 def refused(content: bytes, *, file: str = "-") -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from streamdp.client.requests import outcome_record, request_record
 from streamdp.client.writing import Record
 from streamdp.core.errors import InvalidConfig
 from streamdp.service.config import Configuration
+from streamdp.wire.feedback import Feedback
 from tests.support.assembling_shop import configured
 from tests.support.calling import Streamdp
 from tests.support.loops import rows
@@ -50,6 +52,11 @@ def test_is_a_line_the_record_that_the_client_writes() -> None:
     assert one("categories", categories=["list"]) == outcome_record(R1, Right(["list"]))
     assert one("errors", predictions=guesses) == request_record(R1, content=Predictions(guesses))
     assert one("errors", truth=2) == outcome_record(R1, Truth(2))
+    source = io.BytesIO(b'{"key": "fr", "request": "r1", "reward": 250}')
+    prices = Feedback(ACTIONS, content="reward", most=Fraction(200))
+    given = {"mode": "feedback", "actions": ACTIONS, "key": None, "feedback": prices}
+    (line,) = loop_records("f", source, **given)  # type: ignore[arg-type]
+    assert line.record == outcome_record(R1, 250, most=200)  # the join clips it
     (line,) = read('{"request": "r1", "reward": 0}\n\n')
     assert line == (True, outcome_record(Request(b"any", "r1"), 0))
 

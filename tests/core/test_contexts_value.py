@@ -297,7 +297,17 @@ def test_the_command_says_what_policies_are_worth(shop: Path, streamdp: Streamdp
     assert found["the best action for each device of the first 14 blocks"]["since_block"] == 14
     assert found[str(rules)]["more_than_shown"]["high"] > 0
     text = streamdp("worth", "--config", str(shop), "--key", "home")
-    assert "Of 15 blocks with 32,767 events (public):" in text.out
+    assert "Of 15 blocks with 32,767 events (public):\nmean reward" in text.out
+    shop.write_text(SHOP.replace('"reward"', '"reward"\nunit = "€"\nmost = "200"'))
+    assert "€ a show" in streamdp("worth", "--config", str(shop), "--key", "home").out
+    euros = streamdp("worth", "--config", str(shop), "--key", "home", "--json").json
+    assert euros["unit"] == "€"
+    for line in euros["policies"]:
+        share = found[line["policy"]]
+        assert line["mean_reward"] == pytest.approx(200 * share["mean_reward"])
+        if line["more_than_shown"] is not None:
+            low = 200 * share["more_than_shown"]["low"]
+            assert line["more_than_shown"]["low"] == pytest.approx(low)
 
 
 def test_noisy_counts_are_counts(

@@ -84,6 +84,11 @@ def test_rows_of_feedback_are_slots(frame: Callable[[Any], Any]) -> None:
         )
     ]
     assert releases == expected
+    prices = frame({**rows, "click": [250.0, None, 200.0, 0.0]})
+    priced = sd.Batch.feedback_from_frame(
+        prices, key="key", action="shown", actions=ACTIONS, reward="click", most=200
+    )
+    assert np.array_equal(batch.content["gain"], priced.content["gain"])
     losses = frame({**rows, "click": [0.0, None, 0.0, 1.0]})
     same = sd.Batch.feedback_from_frame(
         losses, key="key", action="shown", actions=ACTIONS, loss="click"
@@ -168,6 +173,11 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "loss and reward": (
         lambda: sd.Batch.feedback_from_frame(
             pd.DataFrame(ROWS), key="key", action="a", actions=ACTIONS), "got neither"),
+    "the most of losses": (
+        lambda: sd.Batch.feedback_from_frame(
+            pl.DataFrame({"key": ["x"], "a": ["a"], "b": [1.0]}), key="key", action="a",
+            actions=ACTIONS, loss="b", most=2),
+        "most: is of rewards"),
     "both in a call": (lambda: shown().observe(b"k", action="a", loss=0, reward=1), "got both"),
     "neither in a call": (lambda: shown().observe(b"k", action="a"), "got neither"),
     "a reward of text": (

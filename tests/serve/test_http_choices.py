@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from math import sqrt
 from typing import TypeVar
 from urllib.parse import quote
@@ -225,6 +226,21 @@ def test_does_a_keys_page_show_the_experiment() -> None:
     assert stream["earned"]["standard_error"] == pytest.approx(error)
     (losses,) = asked("/v1/status", about=replace(CLICKS, unit=""))[0].json["streams"]
     assert (losses["unit"], losses["earned"]["mean"]) == (None, pytest.approx(1 - mean))
+
+
+def test_are_rewards_with_a_largest_one_in_their_unit() -> None:
+    """What was earned, and each action's mean and interval: the shares of it, times 200 €."""
+    prices = replace(CLICKS, unit="€", most=Fraction(200))
+    paths = "/v1/status", "/v1/streams/home/keys/fr/history"
+    shares, euros = asked(*paths), asked(*paths, about=prices)
+    of_shares, of_euros = (answers[0].json["streams"][0] for answers in (shares, euros))
+    assert (of_euros["unit"], of_euros["most"], of_shares["most"]) == ("€", 200, None)
+    for name in ("mean", "standard_error"):
+        assert of_euros["earned"][name] == pytest.approx(200 * of_shares["earned"][name])
+    arms, in_euros = (answers[1].json["learners"][0]["arms"] for answers in (shares, euros))
+    for name in ("low", "high"):
+        assert in_euros[name] == pytest.approx([200 * share for share in arms[name]])
+    assert in_euros["chance_of_best"] == arms["chance_of_best"]
 
 
 Asks = Callable[[HttpActions], T]

@@ -6,6 +6,8 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from fractions import Fraction
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from streamdp.client.requests import LoopTopics
 from streamdp.client.writing import TopicWriter
 from streamdp.core.errors import InvalidConfig, TransportLost, Unreached
 from streamdp.ports import Headers, Key, Producer, StreamTopics, Technology, Value
+from streamdp.serve.about import About
 from streamdp.serve.access import Bucket, Gate, RewardAccess
 from streamdp.serve.app import PublicApp, description
 from streamdp.serve.ranking import MOST_WAITING, Ranking
@@ -52,9 +55,10 @@ class Shop:
         token: bytes | None = None,
         seconds: float = 5.0,
         undurable: bool = False,
+        about: About = CLICKS,
     ) -> None:
         self.observer = Observer(Topic([action(SHOWN_FEEDBACK["sums"], lines=FEEDBACK)]), Topic([]),
-                                 about=CLICKS)  # fmt: skip
+                                 about=about)  # fmt: skip
         ticks = count()
         self.ranking = Ranking(
             self.observer.knowledge,
@@ -143,6 +147,27 @@ def test_what_is_ranked_and_rewarded_is_an_event_of_the_join(kind: str, tmp_path
         assert "streamdp-filter" not in second[2]
         assert second[2]["streamdp-request"] == fresh.encode()
         assert ("streamdp-person", b"p-7") in written[0][0][3]
+
+    asyncio.run(run())
+
+
+def test_a_reward_in_its_unit_is_written_as_it_is_and_clipped_by_the_join() -> None:
+    async def run() -> None:
+        technology, prices = memory(), replace(CLICKS, unit="€", most=Fraction(200))
+        async with open_shop(technology, about=prices) as shop:
+            for request, reward in (("r1", 50), ("r2", 950.25)):
+                assert (await shop.post(RANK, {"key": "fr", "request": request})).status == 200
+                rewarded = {"key": "fr", "request": request, "reward": reward}
+                conforms(rewarded, "AskedReward")
+                assert (await shop.post(REWARD, rewarded)).status == 202
+            below = await shop.post(REWARD, {"key": "fr", "request": "r1", "reward": -1})
+            assert (below.status, b"expected a number from 0, got" in below.body) == (400, True)
+            written = await rows(technology, "requests"), await rows(technology, "outcomes")
+        assert [json.loads(value or b"") for *_, value in written[1]] == [
+            {"reward": 50}, {"reward": 950.25},
+        ]  # fmt: skip
+        losses = [event[1] for event in joined(*written, Rewards(Fraction(200)))]
+        assert losses == [[0.75], [0.0]]
 
     asyncio.run(run())
 

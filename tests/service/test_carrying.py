@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 import streamdp as sd
+from streamdp.core.errors import StateMismatch
 from streamdp.core.learners.feedback.policy_weights import policy_weights
 from streamdp.ports import Administrator, Published, StreamTopics, Taken, Value, Verdict
 from streamdp.service import diagnosis
@@ -29,6 +30,7 @@ from streamdp.service.settings import Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.service.taking import carried_entries_at, open_partition
 from streamdp.testing.judge import judge
+from streamdp.wire.formats import configure
 from streamdp.wire.lines import CarriedOver, EpochMark
 from streamdp.wire.published import decode_ledger
 from tests.bench.bench_carrying import World, compared
@@ -247,6 +249,27 @@ def test_does_the_option_of_the_epoch_that_begins_decide(made: Callable[..., Any
         live(store, now, stop)
         assert {line.mechanism for line in openings(store, epoch).values()} == {mechanism}
         assert verified(store, now) == []
+
+
+def test_does_another_largest_reward_begin_anew() -> None:
+    """Rewards were clipped, so sums of shares of 1 do not say what they are as shares of 2."""
+    store, first = store_of(policies(), 180), stream(policies())
+    feedback = replace(first.format.feedback, most=Fraction(2))  # type: ignore[type-var]
+    in_twos = configure("json", feedback=feedback, options={})
+    live(store, first, 60)
+    with pytest.raises(StateMismatch, match=r"format\.most"):
+        live(store, replace(first, format=in_twos), 80)
+    second = replace(first, format=in_twos, epoch=2)
+    assert foretold(store, second).endswith(
+        "where 3 keys open like new ones: another most, and what was clipped cannot be scaled"
+    )
+    live(store, second, 120)
+    assert {line.mechanism for line in openings(store, 2).values()} == {"uniform"}
+    assert verified(store, second) == []
+    third = replace(second, epoch=3)
+    live(store, third, 180)
+    assert {line.mechanism for line in openings(store, 3).values()} == {"carried"}
+    assert verified(store, third) == []
 
 
 @pytest.mark.parametrize("made", ALL)

@@ -51,6 +51,11 @@ def test_what_is_configured_is_what_runs(tmp_path: Path) -> None:
          "epsilon|not private"),
         (("[streams.clicks.learner]", '[streams.clicks.learner]\nrecipe = "lazy_ucb"'), "",
          "learner.recipe: unknown; expected .*, policy_following, .*, got lazy_ucb"),
+        (('content = "reward"', 'content = "loss"\nmost = "2"'), "", "feedback.most: is of rewar"),
+        (('salt = "pepper"', "most = 200"), "",
+         'feedback.most: not the largest of any rewards; expected .* such as "200"'),
+        (('salt = "pepper"', 'most = "0.0"'), "", "feedback.most: not the largest of any rewards"),
+        (('salt = "pepper"', 'most = "1e9"'), "", "feedback.most: not the largest of any rewards"),
         (("", ""), '[[streams.clicks.estimates]]\nname = "mean_loss"\nepsilon = "1/4"\n'
          "min_length = 8\n", "estimates: not on a feedback stream"),
         (("epsilon = \"1/2\"", "epsilon = \"2\""), "", "may charge a record more"),
@@ -73,6 +78,7 @@ def test_what_is_wrong_is_told(
         (('salt = "pepper"', 'action_header = "shown"'), ""),
         (('epsilon = "1/2"', 'epsilon = "1/2"\nplayed = "value"'), ""),
         (("", ""), '[streams.clicks.format]\nname = "float32"\n'),
+        (('salt = "pepper"', 'most = "200"'), ""),
     ],
 )
 def test_how_records_are_read_is_part_of_the_digest(

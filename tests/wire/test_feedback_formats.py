@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -12,15 +14,18 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import NO_ARM
 from streamdp.core.grid import UNIT
 from streamdp.testing.formats import HOSTILE, check_format
+from streamdp.wire import feedback as feedback_records
 from streamdp.wire.decoded import Decoded, Headers, Value
 from streamdp.wire.feedback import Feedback
 from streamdp.wire.formats import Format, configure
+from streamdp.wire.json_format import JsonRows
 from tests.support.batches import Seen, headers_of, observe
 from tests.wire.test_formats import LONGEST, nested
 
 ACTIONS = ("a", "b", "ünï")
 LOSS, REWARD = Feedback(ACTIONS), Feedback(ACTIONS, content="reward")
 IN_VALUE = Feedback(ACTIONS, content="reward", played="value")
+PRICES = replace(REWARD, most=Fraction(200))
 
 
 def made(name: str, feedback: Feedback = LOSS, **options: object) -> Format:
@@ -38,6 +43,10 @@ SHIPPED = [
     made("float32", REWARD, frames=True),
     made("float32", frames=True, prefix="confluent"),
     made("float16", frames=True),
+    made("json", PRICES, padding="fixed"),
+    made("json", replace(IN_VALUE, most=Fraction("19.99"))),
+    made("float32", PRICES, frames=True),
+    made("float16", PRICES),
 ]
 
 
@@ -75,13 +84,56 @@ class _Telling:
         return getattr(self._format, name)
 
 
+@pytest.mark.parametrize(
+    ("reward", "gain"),
+    [(0, -0.5), (50, -0.25), (100, 0), (200, 0.5), (201, 0.5), (1e30, 0.5), (-3, -0.5)],
+)
+@pytest.mark.parametrize("name", ["json", "float32"])
+def test_a_reward_counts_as_its_share_of_the_largest(name: str, reward: float, gain: float) -> None:
+    """And one above it as the largest: whatever an event earned, it moves a sum by no more."""
+    format_ = made(name, PRICES)
+    value = b'{"reward":%g}' % reward if name == "json" else np.float32(reward).tobytes()
+    assert arms_and_gains(observe(format_, [value], [headers_of(format_, [0])])) == [(0, gain)]
+
+
+@pytest.mark.parametrize("format_", [made("json", PRICES), made("float32", PRICES)], ids=repr)
+def test_a_format_that_forgets_to_clip_rewards_is_caught(
+    format_: Format, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mutant that divides and adds up what comes: one large order would be seen in the sum."""
+
+    def unclipped(numbers: Any, most: float) -> Any:
+        return np.asarray(numbers, dtype=np.float64) / most
+
+    def gains(losses: Any) -> Any:
+        gain = np.rint((0.5 - losses) * UNIT)
+        return np.clip(np.nan_to_num(gain), -1e15, 1e15).astype(np.int64)
+
+    def as_they_come(self: JsonRows, texts: Sequence[Value], **_: object) -> Any:
+        events = self.events(texts)
+        return np.array([np.nan if of is None else of.of for of in events]).reshape(-1, 1)
+
+    monkeypatch.setattr(feedback_records, "shares_of", unclipped)
+    monkeypatch.setattr(feedback_records, "centred_gains", gains)
+    monkeypatch.setattr(JsonRows, "clipped", as_they_come)
+    with pytest.raises(AssertionError, match="beyond a half"):
+        check_format(format_, examples=5)
+
+
+def test_the_largest_reward_is_of_rewards_and_fits_the_format() -> None:
+    with pytest.raises(InvalidConfig, match='most: is of rewards; expected content = "reward"'):
+        replace(LOSS, most=Fraction(2))
+    with pytest.raises(InvalidConfig, match="more than float16 holds; expected at most 65504"):
+        made("float16", replace(REWARD, most=Fraction(70_000)))
+
+
 @pytest.mark.parametrize("format_", SHIPPED, ids=repr)
 def test_what_is_sent_is_observed(format_: Format) -> None:
     """Payload and headers of every arm come back as that arm and its gain."""
     arms = [2, 0, 1] if format_.frames else [2]
-    numbers = np.array([0.25] * len(arms), dtype=np.float32)
-    payload, headers = format_.encode(numbers, played=arms), headers_of(format_, arms)
     assert format_.feedback is not None
+    numbers = np.array([0.25 * format_.feedback.largest] * len(arms), dtype=np.float32)
+    payload, headers = format_.encode(numbers, played=arms), headers_of(format_, arms)
     gain = 0.25 if format_.feedback.content == "loss" else -0.25
     assert arms_and_gains(observe(format_, [payload], [headers])) == [(arm, gain) for arm in arms]
 

@@ -6,6 +6,7 @@ import io
 import json
 import struct
 from collections.abc import Callable
+from fractions import Fraction
 
 import fastavro
 import msgspec
@@ -78,8 +79,8 @@ def losses(name: str, *texts: str, layout: str = "list") -> SchemaFormat:
     return made.resumed(schemas) if texts else made
 
 
-def feedback(name: str, *texts: str) -> SchemaFormat:
-    of = Feedback(tuple(ACTIONS), content="reward")
+def feedback(name: str, *texts: str, most: Fraction | None = None) -> SchemaFormat:
+    of = Feedback(tuple(ACTIONS), content="reward", most=most)
     made = configure(name, feedback=of, options=SOURCE)
     assert isinstance(made, SchemaFormat)
     schemas = [holds(text, KINDS[name], number=at + 1) for at, text in enumerate(texts)]
@@ -131,6 +132,8 @@ def test_every_format_keeps_the_rules(format_: SchemaFormat) -> None:
         feedback("avro", avro(("reward", "double"))),
         feedback("protobuf", PROTO),
         feedback("json_schema", "{}"),
+        feedback("avro", avro(("reward", "double")), most=Fraction(200)),
+        feedback("json_schema", "{}", most=Fraction(200)),
     ],
     ids=repr,
 )

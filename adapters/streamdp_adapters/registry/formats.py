@@ -141,8 +141,8 @@ class Reading:
             return None
         return reader.read(value[PREFIX:])
 
-    def numbers(self, values: Sequence[Value]) -> NDArray[np.float32]:
-        """The field's numbers in each record, clipped to [0, 1]; a row of NaN if it is unusable.
+    def numbers(self, values: Sequence[Value], *, most: float = 1.0) -> NDArray[np.float32]:
+        """The field's numbers in each record, clipped to [0, `most`]; NaN if one is unusable.
 
         Where a schema's records have them in one place (`Plain`), they are taken from there. Of
         JSON all schemas are read alike.
@@ -150,7 +150,7 @@ class Reading:
         if self.kind == "JSON":
             rows = _json_rows(self.field, self.actions)
             assert rows is not None  # only such fields have numbers in a row
-            return rows.clipped(self._texts(values))
+            return rows.clipped(self._texts(values), most=most)
         count = self.field.count
         table = np.full((len(values), count), np.nan)
         others = self._taken(values, table)
@@ -172,7 +172,7 @@ class Reading:
                     continue
         table[places] = np.frombuffer(b"".join(packed), dtype="<f8").reshape(-1, count)
         table[~np.isfinite(table)] = np.nan
-        return np.clip(table, 0.0, 1.0, out=table).astype(np.float32)
+        return np.clip(table, 0.0, most, out=table).astype(np.float32)
 
     def _texts(self, values: Sequence[Value]) -> Sequence[Value]:
         """The JSON of each record; None where its schema is unknown or the text is too deep.
@@ -387,10 +387,11 @@ class SchemaFormat:
 
     def decode(self, values: Sequence[Value], headers: Sequence[Headers] = ()) -> Decoded:
         """The slots of a batch of records. Never raises because of content."""
-        rows, slots = self.reading.numbers(values), np.ones(len(values), dtype=np.int64)
-        if self.feedback is None:
-            return Decoded.of_losses(rows, slots)
-        return self.feedback.observed(rows[:, 0], slots, headers, frames=False)
+        feedback, slots = self.feedback, np.ones(len(values), dtype=np.int64)
+        if feedback is None:
+            return Decoded.of_losses(self.reading.numbers(values), slots)
+        rows = self.reading.numbers(values, most=feedback.largest)
+        return feedback.observed(rows[:, 0], slots, headers, frames=False)
 
     def encode(self, rows: NDArray[np.float32], *, played: Sequence[int] = ()) -> bytes:
         """One record with this row, by the newest schema."""

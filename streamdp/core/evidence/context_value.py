@@ -37,7 +37,7 @@ it, and `Value.unknown` says how much it is.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import log, sqrt
 from statistics import NormalDist
 from typing import NamedTuple
@@ -135,6 +135,10 @@ class RewardInterval:
     low: float
     high: float
 
+    def times(self, most: float) -> RewardInterval:
+        """The same of rewards that are as many times as large."""
+        return RewardInterval(self.mean * most, self.low * most, self.high * most)
+
 
 @dataclass(frozen=True, slots=True)
 class Value:
@@ -145,6 +149,11 @@ class Value:
     """Over what was shown in the same blocks; None where counts are noisy."""
     unknown: float = 0.0  # the share of the policy's shows of which nothing is known
     pooled: float = 0.0  # the share of them whose cells showed the action too rarely
+
+    def of(self, most: float) -> Value:
+        """The same in the rewards' unit, where shares of `most` were released."""
+        lift = None if self.lift is None else self.lift.times(most)
+        return replace(self, reward=self.reward.times(most), lift=lift)
 
 
 def value_as_shown(tables: BlockTables) -> Value:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from streamdp.ports import StreamTopics, Technology
     from streamdp.serve.history import StreamReleases
     from streamdp.service.config import Configuration
+    from streamdp.service.config.tables import FeedbackTable
 
 _RULES = (
     '[{"context": {"device": "phone"}, "show": "boots"}, {"show": {"coats": 0.5, "hats": 0.5}}]'
@@ -67,8 +68,9 @@ def worth(
 ) -> None:
     """Say what policies would have earned, from released numbers alone: it costs no ε.
 
-    Of what was shown, each action for everybody, and the files: the mean reward (1 − loss), and how
-    much more that is than what was shown. Intervals of 95 % hold as long as the world does not
+    Of what was shown, each action for everybody, and the files: the mean reward (1 − loss; where
+    the stream's table has `most`, in its unit), and how much more that is than what was shown.
+    Intervals of 95 % hold as long as the world does not
     change; those of single actions hold all at once, and so do those of the best actions.
 
     A rule looks better than it is on the blocks that it was chosen by. So the policy and the best
@@ -90,7 +92,9 @@ def worth(
     releases = wait_for(lambda: _releases(technology, topics, key))
     tables, policies = _tables(configuration, topics.stream, releases, key)
     rows = _rows(tables, forward(tables, policies, contexts), actions, asked, since or 0)
-    _tell(rows, tables, as_json=as_json)
+    feedback = configuration.tables.streams[topics.stream].feedback
+    assert feedback is not None, "looked at with the table"
+    _tell(rows, tables, feedback, as_json=as_json)
 
 
 class Row(NamedTuple):
@@ -250,12 +254,19 @@ def _shares(where: str, show: Any, actions: list[str]) -> list[float]:
     return [float(given.get(action, 0.0)) for action in actions]
 
 
-def _tell(rows: Iterator[Row], tables: BlockTables, *, as_json: bool) -> None:
+def _tell(
+    rows: Iterator[Row], tables: BlockTables, feedback: FeedbackTable, *, as_json: bool
+) -> None:
+    """Print the values, in the rewards' unit."""
+    most = 1.0 if feedback.most is None else float(feedback.most)
+    rows = (row._replace(value=row.value.of(most)) for row in rows)
+    unit = None if feedback.most is None else feedback.reward_unit
     if as_json:
         print_json(
             {
                 "blocks": tables.blocks,
                 "events": tables.events,
+                "unit": unit,
                 "policies": [
                     {
                         "policy": name,
@@ -274,7 +285,8 @@ def _tell(rows: Iterator[Row], tables: BlockTables, *, as_json: bool) -> None:
         return
     last = tables.blocks - 1
     typer.echo(f"Of {tables.blocks} blocks with {tables.events:,.0f} events (public):")
-    typer.echo(f"{'mean reward':<26}{'more than was shown':<30}{'blocks':<8}")
+    called = "mean reward" if unit is None else f"{unit} a show"
+    typer.echo(f"{called:<26}{'more than was shown':<30}{'blocks':<8}")
     for name, since, of in rows:
         reward, lift = of.reward, of.lift
         mean = f"{reward.mean:.4f} ({reward.low:.4f} … {reward.high:.4f})"

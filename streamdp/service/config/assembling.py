@@ -111,9 +111,10 @@ def _recipe(table: AssemblyTable, stream: Stream) -> AssemblyRecipe:
     match table.mode:
         case "feedback":
             assert stream.feedback is not None, "checked with the tables"
+            rewards = Rewards(stream.feedback.most)
             if stream.feedback.played == "value":
-                return PrivateRewards(actions, stream.feedback.contexts)
-            return Rewards()
+                return PrivateRewards(actions, stream.feedback.contexts, rewards)
+            return rewards
         case "rankers":
             return Rankers(actions, by_rank=table.gain == "rank")
         case "categories":
@@ -138,13 +139,13 @@ def _encoding(stream: Stream) -> Encode:
     if made.frames:
         problem, expected = "an event is one slot, a frame is many", "a stream without frames"
         raise InvalidConfig("stream", problem, expected=expected, got=stream.topics.stream)
-    rewards = feedback.content == "reward"
+    rewards, most = feedback.content == "reward", feedback.largest
     nothing = NO_ARM if feedback.played == "value" else 0
 
     def encode(losses: Sequence[float]) -> bytes:
         """One number: the loss, or the reward; where events name their arm, its number follows."""
         loss, *arm = losses
-        number = 1.0 - loss if rewards else loss
+        number = (1.0 - loss) * most if rewards else loss
         played = [int(arm[0]) if arm else nothing]
         return made.encode(np.array([number], dtype=np.float32), played=played)
 

@@ -56,7 +56,9 @@ class Stream:
             played = learner.recipe.played
             assert played is not None, "a recipe of feedback"
             content, header = table.feedback.content, table.feedback.action_header
-            feedback = Feedback(tuple(actions), content, played, header, contexts)
+            feedback = Feedback(
+                tuple(actions), content, played, header, contexts, table.feedback.most
+            )
         return cls(
             topics=StreamTopics(
                 app,

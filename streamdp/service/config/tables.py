@@ -53,6 +53,7 @@ _NAMED = re.compile(
 )  # a host's name; one whose last part is a number would be an address
 _LENGTH = re.compile(r"([1-9][0-9]{0,5})([smhd])", re.ASCII)
 _BRIEF = re.compile(r"([1-9][0-9]{0,5})(ms|[smhd])", re.ASCII)
+_DECIMAL = re.compile(r"[0-9]{1,12}(\.[0-9]{1,6})?", re.ASCII)
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _OPEN = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True, defer_build=True)
 
@@ -60,6 +61,20 @@ _OPEN = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True, defer_
 def _exact(value: object) -> Fraction:
     """An ε or a budget; pydantic adds the place to the error."""
     return parse_epsilon(value, "")
+
+
+def _most(value: object) -> object:
+    """The largest reward that counts.
+
+    >>> _most("19.99")
+    Fraction(1999, 100)
+    """
+    if not (isinstance(value, str) and _DECIMAL.fullmatch(value) and Fraction(value)):
+        expected = 'a number above 0 as text, such as "200" or "19.99"'
+        raise InvalidConfig(
+            "", "not the largest of any rewards", expected=expected, got=shown(value)
+        )
+    return Fraction(value)
 
 
 def _as_table(value: object) -> object:
@@ -224,6 +239,20 @@ class FeedbackTable(BaseModel):
     unit: Annotated[str, Field(max_length=40)] = Field(
         default="", description="what pages call a reward, in the plural: clicks"
     )
+
+    most: Annotated[Fraction, BeforeValidator(_most)] | None = Field(
+        default=None,
+        description='the largest reward that counts, in its unit, such as "200"; else 1',
+    )
+
+    @model_validator(mode="after")
+    def _check_most(self) -> Self:
+        """Refuse a largest reward where records hold losses."""
+        if self.most is not None and self.content != "reward":
+            raise InvalidConfig(
+                "most", "is of rewards", expected='content = "reward"', got=self.content
+            )
+        return self
 
     @property
     def reward_unit(self) -> str:

@@ -134,7 +134,7 @@ def _feedback() -> dict[str, Any]:
         "type": "object",
         "properties": {
             "loss": number,
-            "reward": {**number, "description": "1 - loss; clipped to [0, 1]."},
+            "reward": {**number, "description": "1 - loss; clipped to [0, 1], or [0, `most`]."},
             "action": {
                 "type": "string",
                 "description": 'The shown action, with played = "value" only; else it is a header.',
@@ -168,7 +168,10 @@ _REQUESTS: dict[str, Any] = {
     },
 }
 _OUTCOMES: dict[str, Any] = {
-    "reward": {**_NUMBER, "description": "feedback: how good it was. Clipped to [0, 1]."},
+    "reward": {
+        **_NUMBER,
+        "description": "feedback: how good it was. Clipped to [0, 1], or [0, `most`].",
+    },
     "item": {"type": "string", "description": "rankers: the item that was chosen."},
     "categories": {**_TEXTS, "description": "categories: the actions that would have been right."},
     "truth": {**_NUMBER, "description": "errors: the true value."},
