@@ -60,6 +60,8 @@ _EXPECTED = {
     "request": "the id that request and outcomes share",
     "pscore": "a number in (0, 1]",
     "person": "text",
+    "filter": "16 digits of 0-9 and a-f, as the answer has them",
+    "list": "a number from 1, as the answer has it",
 }
 _KINDS = {
     dict: "an object",

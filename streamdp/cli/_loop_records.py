@@ -2,11 +2,14 @@
 
     {"key": "fr", "request": "r-1", "action": "coats", "pscore": 0.4, "person": "p-31"}
     {"key": "fr", "request": "r-1", "reward": 1}
+    {"key": "fr", "request": "r-2", "action": "hats", "pscore": 0.5, "list": 3, "filter": "4bf5…"}
 
 A line with a result (``reward``, ``item``, ``categories`` or ``truth``, by the assembly's mode) is
 an outcome. Any other line is a request, with its mode's content: the ``action`` that was shown, or
-``items`` or ``predictions`` by action. ``pscore`` and ``person`` are optional, and so is
-``"context": {"device": "phone"}`` for a stream with contexts. The rules are those of `_events`:
+``items`` or ``predictions`` by action. ``pscore`` and ``person`` are optional, and so are
+``filter`` and ``list`` of the answer that was shown (without them a replay would take an action
+that was drawn among fewer for one drawn among all), and ``"context": {"device": "phone"}`` for a
+stream with contexts. The rules are those of `_events`:
 nothing is repaired, and every error names file and line.
 """
 
@@ -19,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, NamedTuple
 from msgspec import UNSET, Meta, UnsetType
 
 from streamdp.assembly.contents import Chosen, Lists, Predictions, Reward, Right, Said, Truth
-from streamdp.assembly.public import PROPENSITY_HEADER
+from streamdp.assembly.public import FILTER_HEADER, LIST_HEADER, PROPENSITY_HEADER
 from streamdp.cli._events import (
     Keyed,
     cell_of,
@@ -30,7 +33,7 @@ from streamdp.cli._events import (
     shape_of,
 )
 from streamdp.client.requests import Request, outcome_record, request_record
-from streamdp.core.errors import InvalidConfig
+from streamdp.core.errors import InvalidConfig, refuse
 from streamdp.wire.feedback import ACTION_HEADER, CONTEXT_HEADER
 from streamdp.wire.json_format import request_content
 
@@ -53,6 +56,8 @@ class _Asked(Keyed, kw_only=True):
     request: str
     action: str | UnsetType = UNSET
     pscore: Annotated[float, Meta(gt=0, le=1)] | UnsetType = UNSET
+    filter: Annotated[str, Meta(pattern="^[0-9a-f]{16}$")] | UnsetType = UNSET
+    list: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
     person: str | UnsetType = UNSET
 
 
@@ -111,8 +116,13 @@ def _with_choice(
     """A request's record with what it says of the shown action: in headers, or as its content."""
     key, value, headers = record
     pscore = None if line.pscore is UNSET else line.pscore
+    if line.list is not UNSET:
+        headers = [*headers, (LIST_HEADER, b"%d" % line.list)]
     cell = 0 if feedback is None else cell_of(where, line, feedback)
     if feedback is not None and feedback.played == "value":
+        if line.filter is not UNSET:
+            expected = "no filter where contexts are private: exclusions are content"
+            refuse(where, "would publish what was excluded", expected, "a filter")
         arm = cell * len(actions) + actions.index(line.action)
         return key, request_content(feedback, arm, pscore), headers
     more: list[tuple[str, bytes | None]] = []
@@ -123,4 +133,6 @@ def _with_choice(
         more += [(CONTEXT_HEADER, named)] if named else []
     if pscore is not None:
         more.append((PROPENSITY_HEADER, repr(pscore).encode()))
+    if line.filter is not UNSET:
+        more.append((FILTER_HEADER, line.filter.encode()))
     return key, value, [*headers, *more]

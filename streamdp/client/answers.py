@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import Literal, Protocol
 
@@ -114,6 +115,7 @@ class Condition:
     fallback_mode: bool = False  # whether the stream tells readers to use the fallback action
     list: int = 0  # the ordinal of the stream's list, if it has one
     paused: tuple[str, ...] = ()  # the actions that readers must not show now
+    listed_at: datetime | None = None  # when that list was published
 
 
 Context = Mapping[str, object]

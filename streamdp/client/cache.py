@@ -103,6 +103,7 @@ class _Followed:
         """The answers without a release, by the stream's list."""
         line = self._list
         self.ordinal, self.paused, names = 0, frozenset[str](), list[str]()
+        self.listed_at = None if line is None else line.at
         if line is not None:
             self.ordinal, self.paused, names = line.ordinal, frozenset(line.paused), line.actions
         self.unknown, self.stale, self.off, self.instead_of_paused = (
@@ -455,6 +456,7 @@ class ActionsCache:
             refused=table.refused,
             fallback_mode=followed.instead is followed.off,
             list=followed.ordinal,
+            listed_at=followed.listed_at,
             paused=tuple(sorted(followed.paused)),
         )
 

@@ -6,7 +6,7 @@ noise.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from fractions import Fraction
 from math import isnan
@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from streamdp import __version__
-from streamdp.client import Answer
+from streamdp.client import Answer, Condition
+from streamdp.client.filtering import allowed
 from streamdp.client.http_wire import in_force, written_key
 from streamdp.core.arrays import Floats
 from streamdp.core.evidence.context_fields import by_field
@@ -53,13 +54,15 @@ def shown_key(knowledge: Knowledge, stream: str, key: Key) -> dict[str, Any]:
     """One key: what is in force, and what was released so far."""
     answer, about = knowledge.cache.answer(stream, key), knowledge.about[stream]
     learners = knowledge.histories[stream].shown.of_key(key)
+    paused = knowledge.cache.condition(stream).paused
     return {
         "stream": stream,
         "key": written_key(key),
         "action": None if by_context(answer) else answer.action or None,
         "source": answer.why.value,
         "release": in_force(answer),
-        "policy": _policy(answer, about),
+        "policy": _policy(answer, about, paused),
+        "paused": list(paused),
         "learners": [_learner(about, number, history) for number, history in learners.items()],
     }
 
@@ -69,12 +72,18 @@ def by_context(answer: Answer) -> bool:
     return answer.held is not None and answer.held.names.contexts is not None
 
 
-def _policy(answer: Answer, about: About) -> list[float] | None:
-    """The probabilities in force for a key of a feedback stream, cell by cell with contexts."""
+def _policy(answer: Answer, about: About, paused: Collection[str]) -> list[float] | None:
+    """The probabilities that readers draw by for a key, cell by cell with contexts.
+
+    What is paused has none, as for every reader.
+    """
     if answer.held is None:
         return None
     cells = 1 if about.contexts is None else about.contexts.cells
     ends = np.array(answer.held.ends, dtype=np.int64).reshape(cells, -1)
+    mask = [name not in paused for name in answer.held.names.actions]
+    if any(mask) and not all(mask):
+        ends = np.array([allowed(of_cell, mask) for of_cell in ends.tolist()])
     probabilities: list[float] = (np.diff(ends, axis=1, prepend=0) / PARTS).ravel().tolist()
     return probabilities
 
@@ -123,6 +132,7 @@ def _stream(knowledge: Knowledge, about: About) -> dict[str, Any]:
         "in_force": None  # by context
         if about.contexts is not None
         else [{"action": name, "keys": count} for name, count in common if count],
+        "list": _list(condition),
         "epsilon": _epsilon(about, releases),
         "unit": about.unit or None,
         "most": None if about.most is None else about.largest,
@@ -136,6 +146,14 @@ def _stream(knowledge: Knowledge, about: About) -> dict[str, Any]:
         "estimates": [_estimate(estimate.name, releases) for estimate in about.estimates],
         "mode": mode_of(condition),
     }
+
+
+def _list(condition: Condition) -> dict[str, Any] | None:
+    """The stream's list: its newest change, and what readers must not show."""
+    if not condition.list or condition.listed_at is None:
+        return None
+    at = f"{condition.listed_at:%Y-%m-%dT%H:%M:%SZ}"
+    return {"ordinal": condition.list, "at": at, "paused": list(condition.paused)}
 
 
 def _epsilon(about: About, releases: StreamReleases) -> dict[str, Any]:

@@ -45,6 +45,12 @@ def test_is_a_line_the_record_that_the_client_writes() -> None:
     grid = Answer("grid", Why.UNKNOWN_KEY, probability=0.25)
     shown = request_record(R1, choice=grid)
     assert one("feedback", action="grid", pscore=0.25) == shown
+    key, value, headers = one(
+        "feedback", action="grid", pscore=0.25, filter="4bf5122f344554c5", list=7
+    )
+    filtered = Answer("grid", Why.UNKNOWN_KEY, probability=0.25, filter="4bf5122f344554c5", list=7)
+    drawn = request_record(R1, choice=filtered)
+    assert (key, value, sorted(headers)) == (*drawn[:2], sorted(drawn[2]))
     assert one("feedback", reward=1) == outcome_record(R1, 1)
     assert one("rankers", items=lists) == request_record(R1, content=Lists(lists))
     assert one("rankers", item="x") == outcome_record(R1, Chosen("x"))
@@ -57,6 +63,10 @@ def test_is_a_line_the_record_that_the_client_writes() -> None:
     given = {"mode": "feedback", "actions": ACTIONS, "key": None, "feedback": prices}
     (line,) = loop_records("f", source, **given)  # type: ignore[arg-type]
     assert line.record == outcome_record(R1, 250, most=200)  # the join clips it
+    private = {**given, "feedback": Feedback(ACTIONS, played="value")}
+    source = io.BytesIO(b'{"request": "r", "action": "grid", "filter": "4bf5122f344554c5"}')
+    with pytest.raises(InvalidConfig, match="would publish what was excluded"):
+        list(loop_records("f", source, **private))  # type: ignore[arg-type]
     (line,) = read('{"request": "r1", "reward": 0}\n\n')
     assert line == (True, outcome_record(Request(b"any", "r1"), 0))
 
@@ -80,6 +90,12 @@ BAD: list[tuple[str, str, str]] = [
         '{"request": "r", "action": "grid", "pscore": 0}',
         "pscore: is not usable; expected a num",
     ),
+    (
+        "feedback",
+        '{"request": "r", "action": "grid", "filter": "4BF5122F344554C5"}',
+        "filter: is not usable; expected 16 digits of 0-9 and a-f",
+    ),
+    ("feedback", '{"request": "r", "action": "grid", "list": 0}', "list: is not usable"),
     ("feedback", '{"request": "r", "action": "grid", "person": 3}', "person: is not usable"),
     ("rankers", '{"request": "r", "items": {"gird": []}}', "unknown action; expected grid, list"),
     ("rankers", '{"request": "r", "items": []}', "f line 1: a request's lists"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -11,12 +13,13 @@ import pytest
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import UNIT
 from streamdp.core.releases import Release
+from streamdp.serve.about import About
 from streamdp.wire.published import Lines
 from tests.golden_wire import FEEDBACK, SHOWN_FEEDBACK
 from tests.support.asking import Observer, shown
 from tests.support.browser import CONTRAST, LAPPING, Browser, browser, keep
 from tests.support.histories import history_after, nothing_known, policy_after
-from tests.support.publishing import Topic, action, charge
+from tests.support.publishing import Topic, action, charge, list_record
 from tests.support.showing import CLICKS, LEARNER
 
 pytestmark = pytest.mark.system("chromium", "chromedriver")
@@ -25,6 +28,7 @@ ACTIONS = ("autumn", "boots", "coats", "delivery within two days")
 CLICKED_BY = np.array([0.02, 0.02, 0.05, 0.02])
 LINES: Lines = replace(FEEDBACK, actions=ACTIONS)
 BLOCKS = 14
+DRAWN_AT = "return document.querySelector('.policies').viewBox.baseVal.width"
 
 
 def releases() -> list[Release]:
@@ -54,23 +58,75 @@ def releases() -> list[Release]:
     return drawn
 
 
-@pytest.fixture(scope="module")
-def window() -> Iterator[Browser]:
+@contextmanager
+def opened(about: About = CLICKS, lists: Topic | None = None) -> Iterator[Browser]:
     """A window on the page of such a stream, its key opened."""
     drawn = releases()
     actions = Topic([action(release, lines=LINES) for release in drawn])
     ledger = Topic(
         [charge(release, ordinal=n, lines=LINES) for n, release in enumerate(drawn, start=1)]
     )
-    about = replace(CLICKS, learner=replace(LEARNER, actions=ACTIONS), fallback="autumn")
+    about = replace(about, learner=replace(LEARNER, actions=ACTIONS), fallback="autumn")
 
-    with shown(lambda: Observer(actions, ledger, about=about)) as address, browser() as page:
+    with (
+        shown(lambda: Observer(actions, ledger, about=about, lists=lists)) as address,
+        browser() as page,
+    ):
         page.size(1280, 1100)
         page.open(address)
         page.until(lambda: "fr" in page.text("#rows"))
         page.run("document.querySelector('#rows button').click()")
         page.until(lambda: "Interval" in page.text("#rows"))
         yield page
+
+
+@pytest.fixture(scope="module")
+def window() -> Iterator[Browser]:
+    """The page of a stream of clicks."""
+    with opened() as page:
+        yield page
+
+
+@pytest.fixture(scope="module")
+def prices() -> Iterator[Browser]:
+    """The page of a stream of amounts, whose best action is paused."""
+    lists = Topic([list_record(3, paused=["coats"], actions=ACTIONS)])
+    with opened(replace(CLICKS, unit="€", most=Fraction(200)), lists) as page:
+        page.until(lambda: "coats paused" in page.text("#paused"))
+        yield page
+
+
+def test_does_the_page_say_what_is_paused_and_since_which_list(prices: Browser) -> None:
+    """On top, beside the key's likeliest action, and in its experiment, where it has no share."""
+    assert "No reader shows it, by list 3 of 2 Jan" in prices.text("#paused")
+    assert prices.text("#shares").splitlines()[0].split() == ["coats", "paused"]
+    assert "coats\npaused" in prices.text("#rows tr td:nth-child(2)").replace(" ", "\n")
+    last = prices.text(".arms tbody").splitlines()[-1]
+    assert last.split()[:4] == ["coats", "paused", "0.0", "%"]
+
+
+def test_are_amounts_in_their_unit(prices: Browser) -> None:
+    earned = prices.text("#earned")
+    amount = earned.splitlines()[0].removesuffix(" €")
+    assert 4 < float(amount) < 13  # 2 to 5 % of shows earn 200 €, give or take the noise
+    assert f"a show, of {sum(2**number for number in range(BLOCKS)):,} shows" in earned
+    assert "A reward above 200.00 € counts as that." in earned
+    assert "€ a show" in prices.text(".arms thead")
+    assert " €" in prices.text(".arms tbody")
+    assert " % to " not in prices.text(".arms tbody")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_what_is_paused_is_whole_and_legible(prices: Browser, width: int, scheme: str) -> None:
+    prices.scheme(scheme)
+    prices.size(width, 844)
+    prices.until(lambda: prices.run("return innerWidth") == width)
+    prices.until(lambda: (prices.run(DRAWN_AT) < 400) == (width < 500))
+    assert prices.run("return document.documentElement.scrollWidth - innerWidth") <= 0
+    assert prices.run(SCROLLING) == []
+    assert min(prices.run(CONTRAST.partition("const found")[0] + LABELS)) >= 4.5
+    keep(f"paused-{width}-{scheme}", prices.screenshot())
 
 
 def test_does_each_action_stand_with_its_mean_interval_and_chance(window: Browser) -> None:
@@ -160,9 +216,8 @@ def test_the_experiment_is_whole_and_legible(window: Browser, width: int, scheme
     """On a desk and on a phone: nothing of it scrolls or is cut, no text laps over another."""
     window.scheme(scheme)
     window.size(width, 844)
-    drawn_at = "return document.querySelector('.policies').viewBox.baseVal.width"
     window.until(lambda: window.run("return innerWidth") == width)
-    window.until(lambda: (window.run(drawn_at) < 400) == (width < 500))
+    window.until(lambda: (window.run(DRAWN_AT) < 400) == (width < 500))
     assert window.run("return document.documentElement.scrollWidth - innerWidth") <= 0
     assert window.run(SCROLLING) == []
     assert window.run(LAPPING, ".policies") == []

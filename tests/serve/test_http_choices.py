@@ -30,7 +30,7 @@ from streamdp.serve.app import description
 from tests.golden_wire import ACTIONS, FEEDBACK, FIELDS, SHOWN_FEEDBACK
 from tests.support.asking import Answer as Response
 from tests.support.asking import Observer, free_port, listening
-from tests.support.publishing import Topic, action, charge
+from tests.support.publishing import Topic, action, charge, list_record
 from tests.support.showing import ABOUT, CLICKS
 
 T = TypeVar("T")
@@ -42,7 +42,11 @@ DESCRIPTION = json.loads(description())
 
 
 def asked(
-    *targets: str, method: str = "GET", body: object = b"", about: About = CLICKS
+    *targets: str,
+    method: str = "GET",
+    body: object = b"",
+    about: About = CLICKS,
+    lists: Topic | None = None,
 ) -> list[Response]:
     """Questions to one fresh face of the feedback stream, in turn."""
     actions = Topic([action(release, lines=FEEDBACK) for release in (SUMMED, BYTES)])
@@ -55,7 +59,7 @@ def asked(
     sent = body if isinstance(body, bytes) else json.dumps(body).encode()
 
     async def ask() -> list[Response]:
-        observer = Observer(actions, ledger, about=about)
+        observer = Observer(actions, ledger, about=about, lists=lists)
         async with observer.knowledge.following():
             await observer.knowledge.cache.ready()
             while about is not ABOUT and not observer.knowledge.histories["home"].loaded:
@@ -226,6 +230,23 @@ def test_does_a_keys_page_show_the_experiment() -> None:
     assert stream["earned"]["standard_error"] == pytest.approx(error)
     (losses,) = asked("/v1/status", about=replace(CLICKS, unit=""))[0].json["streams"]
     assert (losses["unit"], losses["earned"]["mean"]) == (None, pytest.approx(1 - mean))
+
+
+def test_do_the_pages_say_what_is_paused() -> None:
+    """By which list, of when; and the key's policy is the one that readers draw by."""
+    out = CLICKS.learner.actions[0]
+    lists = Topic([list_record(3, paused=[out], actions=CLICKS.learner.actions)])
+    paths = "/v1/status", "/v1/streams/home/keys/fr/history"
+    (plain, key), (status, paused) = asked(*paths), asked(*paths, lists=lists)
+    assert (plain.json["streams"][0]["list"], key.json["paused"]) == (None, [])
+    assert status.json["streams"][0]["list"] == {
+        "ordinal": 3, "at": "2026-01-02T03:04:05Z", "paused": [out],
+    }  # fmt: skip
+    assert paused.json["paused"] == [out]
+    rest = [0, *key.json["policy"][1:]]
+    expected = [share / sum(rest) for share in rest]
+    assert paused.json["policy"] == pytest.approx(expected, abs=1e-6)
+    assert sum(paused.json["policy"]) == 1
 
 
 def test_are_rewards_with_a_largest_one_in_their_unit() -> None:
