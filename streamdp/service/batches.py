@@ -5,16 +5,18 @@ the headers say which action it is about. A record whose key is longer than the 
 no learner, like a key beyond `most_keys`: keys are public. A key that has a learner keeps it when a
 limit is lowered, also while the key is idle.
 
-A record is half a dozen Python objects for a few numbers. So it is decoded as soon as it is read
-(`decoded_records`) and the objects are freed: at the end of a whole batch the first ones would have
-left the processor's cache, and a service with feedback would take a third longer.
+A feedback record is half a dozen Python objects for a few numbers. So it is decoded as soon as it
+is read (`decoded_records`) and the objects are freed: at the end of a whole batch the first ones
+would have left the processor's cache, and a service would take a third longer. Losses are one
+object a record, and many numbers: they are decoded when they are applied, all at once, because
+what has been decoded in parts would be copied once more (a twelfth of the service, K = 100).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import chain
+from itertools import chain, groupby
 from sys import maxsize
 
 import numpy as np
@@ -27,17 +29,20 @@ from streamdp.wire.formats import Format
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DecodedRecords(Records):
-    """Records with what they hold."""
+    """Records with what they hold; losses with how they are read."""
 
-    decoded: Decoded = field(kw_only=True)
+    decoded: Decoded | Format = field(kw_only=True)
 
 
 def decoded_records(format_: Format, records: Records, *, whole: bool = False) -> DecodedRecords:
-    """What must be kept of records until they are applied: only the last keeps value and headers.
+    """What must be kept of records until they are applied.
 
-    A checkpoint remembers the last record. With `whole` all keep them, for a quarantine.
+    Of feedback only the last keeps value and headers: a checkpoint remembers the last record. With
+    `whole` all keep them, for a quarantine.
     """
     kept = {of.name: getattr(records, of.name) for of in fields(records)}
+    if format_.feedback is None:
+        return DecodedRecords(**kept, decoded=format_)
     if not whole:
         kept |= {"values": records.values[-1:], "headers": records.headers[-1:]}
     return DecodedRecords(**kept, decoded=format_.decode(records.values, records.headers))
@@ -64,7 +69,7 @@ def joined(
         stamps = chain.from_iterable(part.timestamps for part in records)
         times = np.maximum.accumulate(np.fromiter(stamps, dtype=np.int64, count=len(keys)))
     distinct, index = numbered(keys)
-    content, slots, unusable = _together([part.decoded for part in records])
+    content, slots, unusable = _together(list(_contents(records)))
     if int(slots.sum()) > len(keys):
         index, offsets = np.repeat(index, slots), np.repeat(offsets, slots)
         times = None if times is None else np.repeat(times, slots)
@@ -78,6 +83,17 @@ def joined(
     some = batch.part(fits[index])
     kept = replace(some, keys=[key for key in distinct if key not in long], index=new[some.index])
     return kept, sum(key in long for key in keys)
+
+
+def _contents(records: Sequence[DecodedRecords]) -> Iterator[Decoded]:
+    """What records hold, in order. Losses that one format reads are decoded at once."""
+    for _, run in groupby(records, key=lambda part: id(part.decoded)):
+        parts = list(run)
+        decoded = parts[0].decoded
+        if isinstance(decoded, Decoded):
+            yield decoded
+        else:
+            yield decoded.decode(list(chain.from_iterable(part.values for part in parts)))
 
 
 def _together(parts: Sequence[Decoded]) -> Decoded:
