@@ -280,6 +280,9 @@ class ActionsCache:
             )
             for source in checked_sources(sources)
         }
+        self._policies = frozenset(
+            stream for stream, of in self._streams.items() if of.names is not None
+        )
 
     async def __aenter__(self) -> Self:
         """Begin to follow; wait until everything was read once, for a bounded time."""
@@ -348,7 +351,7 @@ class ActionsCache:
 
     def action(self, stream: str, key: Key) -> Answer:
         """The action to play for a key; returns at once. Use `choose` for a feedback stream."""
-        if stream in self._streams and self._streams[stream].names is not None:
+        if stream in self._policies:
             raise InvalidConfig(
                 f"stream {stream}",
                 "publishes policies, not actions",
