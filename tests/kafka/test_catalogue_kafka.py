@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from http.client import HTTPConnection
+from itertools import count
+from pathlib import Path
+from signal import SIGKILL
+from threading import Event, Thread
 
 import pytest
 
-from streamdp.client import ActionsCache, Source, Why
+from streamdp.client import ActionsCache, Names, Source, Why
 from streamdp.core.errors import InvalidConfig
 from streamdp.ports import StreamTopics
 from streamdp.testing.broker import Borrowed
@@ -17,11 +25,16 @@ from streamdp_adapters.kafka.catalogue import LIST_KEY
 from streamdp_adapters.kafka.internals import AbandonableProducer
 from streamdp_adapters.kafka.sending import Outbox
 from streamdp_adapters.kafka.settings import KafkaSettings
+from tests.kafka.test_rank_and_reward_kafka import loop_on
+from tests.support.asking import free_port
+from tests.support.loops import rows
+from tests.support.processes import INTERPRETER, MAIN, Process, ended_at_once, until
 from tests.support.publishing import LINES, action, list_record, release
 
-pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
+pytestmark = pytest.mark.kafka
 
 OBEYED_SECONDS = 2.0
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def settings(broker: Borrowed) -> KafkaSettings:
@@ -41,6 +54,7 @@ async def left_open(
     return producer
 
 
+@pytest.mark.anyio
 async def test_a_pause_is_obeyed_while_an_owner_is_stuck_within_a_commit(
     broker: Borrowed, fresh_app: Callable[[], str]
 ) -> None:
@@ -68,6 +82,7 @@ async def test_a_pause_is_obeyed_while_an_owner_is_stuck_within_a_commit(
     await owner.stop()
 
 
+@pytest.mark.anyio
 async def test_a_command_that_dies_in_its_transaction_is_as_if_it_had_not_begun(
     broker: Borrowed, fresh_app: Callable[[], str]
 ) -> None:
@@ -89,6 +104,7 @@ async def test_a_command_that_dies_in_its_transaction_is_as_if_it_had_not_begun(
     await reader.close()
 
 
+@pytest.mark.anyio
 async def test_a_reader_of_a_stream_without_a_catalogue_says_what_to_do(
     broker: Borrowed, fresh_app: Callable[[], str]
 ) -> None:
@@ -100,3 +116,164 @@ async def test_a_reader_of_a_stream_without_a_catalogue_says_what_to_do(
     with pytest.raises(InvalidConfig, match="`streamdp topics create`"):
         async with ActionsCache(technology.publications, [source]):
             raise AssertionError
+
+
+# -- beside traffic ------------------------------------------------------------------------------
+
+NODE_READER = """
+import { createInterface } from "node:readline";
+let policy = null, list = { ordinal: 0, paused: [] }, asked = 0;
+createInterface({ input: process.stdin }).on("line", (text) => {
+  const line = JSON.parse(text);
+  if (line.type === "policy") policy = line;
+  else if (line.ordinal > list.ordinal) list = line;
+}).on("close", () => process.exit());
+setInterval(() => {
+  const chosen = policy && choose(policy, `n-${asked++}`, { salt: "", exclude: list.paused });
+  if (chosen) console.log(JSON.stringify({ at: Date.now() / 1000, action: chosen.action }));
+}, 20);
+"""
+"""Draws for a key from what `streamdp watch --json` prints, with the functions of `draw.mjs`."""
+
+
+@contextmanager
+def node_reader(folder: Path, config: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """It, behind a `streamdp watch`."""
+    functions = (ROOT / "docs/programs/draw.mjs").read_text().partition("const line = JSON")[0]
+    (folder / "reader.mjs").write_text(functions + NODE_READER)
+    watching = [*INTERPRETER, MAIN, "watch", "--stream", "clicks", "--json", *config]
+    with subprocess.Popen(watching, stdout=subprocess.PIPE) as watch:
+        reading = ["node", str(folder / "reader.mjs")]
+        with subprocess.Popen(reading, stdin=watch.stdout, stdout=subprocess.PIPE) as node:
+            try:
+                yield node
+            finally:
+                watch.kill()
+                node.kill()
+
+
+class Readers:
+    """Three programs that ask for one key all the time, and what they were told, with the time."""
+
+    def __init__(self, port: int, cache: ActionsCache, node: subprocess.Popen[bytes]) -> None:
+        self.told: dict[str, list[tuple[float, str]]] = {"http": [], "cache": [], "node": []}
+        self.ranked = 0
+        self._port, self._cache, self._node = port, cache, node
+        self._enough = Event()
+        self._threads = [Thread(target=of) for of in (self._http, self._python, self._javascript)]
+
+    def __enter__(self) -> Readers:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Ask no more; what was asked is answered."""
+        self._enough.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _http(self) -> None:
+        """Ranks, and rewards for every other one, so that events come."""
+        with closing(HTTPConnection("127.0.0.1", self._port, timeout=120)) as connection:
+            self._visit(connection)
+
+    def _visit(self, connection: HTTPConnection) -> None:
+        while not self._enough.wait(0.01):
+            begun, request = time.time(), {"key": "fr", "request": f"h-{self.ranked}"}
+            connection.request("POST", "/v1/streams/clicks/rank", json.dumps(request))
+            answer = connection.getresponse()
+            said = json.loads(answer.read())
+            if answer.status == 503 and "nothing was written" in said["title"]:
+                continue  # it is still loading the policies
+            self.told["http"].append((begun, said["action"]))
+            if self.ranked % 2:
+                body = json.dumps({**request, "reward": 1})
+                connection.request("POST", "/v1/streams/clicks/reward", body)
+                connection.getresponse().read()
+            self.ranked += 1
+
+    def _python(self) -> None:
+        for number in count():
+            if self._enough.wait(0.005):
+                return
+            begun = time.time()
+            action = self._cache.choose("clicks", b"fr", f"p-{number}").action
+            self.told["cache"].append((begun, action))
+
+    def _javascript(self) -> None:
+        assert self._node.stdout is not None
+        for line in self._node.stdout:
+            told = json.loads(line)
+            self.told["node"].append((told["at"], told["action"]))
+            if self._enough.is_set():
+                return
+
+    def since(self, reader: str, begin: float, end: float = float("inf")) -> list[str]:
+        """What a reader was told between two times."""
+        return [name for at, name in list(self.told[reader]) if begin < at < end]
+
+    def all_show(self, name: str, since: float) -> bool:
+        """Whether each of them has shown this action since then."""
+        return all(name in self.since(reader, since) for reader in self.told)
+
+
+@pytest.mark.system("node")
+def test_no_reader_shows_what_is_paused_whoever_is_killed_beside_traffic(
+    broker: Borrowed, fresh_app: Callable[[], str], tmp_path: Path
+) -> None:
+    """HTTP, the Python cache and a Node program; the owner is killed, and commands are."""
+    app, port = fresh_app(), free_port()
+    path, technology = loop_on(broker, tmp_path, app, port, http="")
+    config = "--config", str(path)
+    source = Source(StreamTopics(app, "clicks", f"{app}.events"), "grid", Names(("grid", "list")))
+
+    def command(*words: str) -> None:
+        done = ended_at_once("actions", "clicks", *words, *config)
+        assert done.returncode == 0, done.stderr
+
+    def paused_is_obeyed() -> None:
+        """From two seconds after the command on, for half a second."""
+        paused = time.time()
+        time.sleep(OBEYED_SECONDS + 0.5)
+        for reader in readers.told:
+            told = readers.since(reader, paused + OBEYED_SECONDS)
+            assert (len(told) > 5, set(told)) == (True, {"grid"}), reader
+
+    with ExitStack() as running:
+        started = {of: Process.start(of, *config) for of in ("run", "assemble", "serve")}
+        for process in started.values():
+            running.enter_context(process)
+        started["serve"].hear("http_listening")
+        node = running.enter_context(node_reader(tmp_path, config))
+        cache = running.enter_context(ActionsCache(technology.publications, [source]))
+        readers = running.enter_context(Readers(port, cache, node))
+        until(lambda: readers.all_show("list", 0) and readers.all_show("grid", 0))
+
+        command("pause", "list")
+        started["run"].signal(SIGKILL)  # the owner, within whatever it was doing
+        paused_is_obeyed()
+        running.enter_context(Process.start("run", *config))
+        resumed = time.time()
+        command("resume", "list")
+        until(lambda: readers.all_show("list", resumed))
+
+        for moment in (0.05, 0.2, 0.5):
+            with Process.start("actions", "clicks", "pause", "list", *config) as killed:
+                time.sleep(moment)
+                killed.signal(SIGKILL)
+        command("pause", "list")
+        paused_is_obeyed()
+        resumed = time.time()
+        command("resume", "list")
+        until(lambda: readers.all_show("list", resumed))
+        readers.stop()
+        events = f"{app}.events"
+        until(lambda: len(asyncio.run(rows(technology, events))) >= readers.ranked)
+    verified = ended_at_once("ledger", "verify", *config)
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+    ids = [dict(row[3])["streamdp-request"] or b"" for row in asyncio.run(rows(technology, events))]
+    assert sorted(ids) == sorted(b"h-%d" % number for number in range(readers.ranked))

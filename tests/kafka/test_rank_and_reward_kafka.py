@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from streamdp.ports import StreamTopics
-from streamdp.testing.broker import Broker
+from streamdp.testing.broker import Borrowed, Broker
 from streamdp_adapters.kafka import KafkaTechnology
 from tests.support.asking import free_port
 from tests.support.loops import rows
@@ -80,7 +80,7 @@ class Visitors:
 
 
 def loop_on(
-    broker: Broker, folder: Path, app: str, port: int, *, http: str
+    broker: Broker | Borrowed, folder: Path, app: str, port: int, *, http: str
 ) -> tuple[Path, KafkaTechnology]:
     """The topics of a shop on a broker, and the configuration of its `serve`."""
     path = folder / "streamdp.toml"
