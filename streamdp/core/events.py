@@ -85,6 +85,8 @@ class Batch:
     unusable: Bools | None = None
     """Which slots' contents may be unusable, where that is known. NOT PRIVATE: only a quarantine
     reads it (which is as sensitive as the input)."""
+    allowed: Bools | None = None
+    """Which arms (K) may have a chance in the policies that begin with these slots; None: all."""
 
     @classmethod
     def of_losses(cls, keys: Sequence[Key], losses: ArrayLike, offsets: ArrayLike) -> Batch:
@@ -192,6 +194,7 @@ class Batch:
             {name: column[some] for name, column in self.content.items()},
             None if self.times is None else self.times[some],
             None if self.unusable is None else self.unusable[some],
+            self.allowed,
         )
 
     def __repr__(self) -> str:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from streamdp.core.arrays import Columns, Floats, Ints
+from streamdp.core.arrays import Bools, Columns, Floats, Ints
 from streamdp.core.events import ACTION
 from streamdp.core.evidence.evidence import InForce
 from streamdp.core.grid import UNIT
@@ -98,8 +98,8 @@ class Remembering:
         weights = np.full(sums.shape, 1e6)
         return {**now, "remembered": np.concatenate([weights, weights * sums / UNIT], axis=1)}
 
-    def in_force(self, public: Columns, lengths: Ints) -> InForce:
-        in_force: InForce = self.inner.in_force(public, lengths)
+    def in_force(self, public: Columns, lengths: Ints, allowed: Bools | None = None) -> InForce:
+        in_force: InForce = self.inner.in_force(public, lengths, allowed)
         return in_force
 
 

@@ -95,8 +95,10 @@ def with_closing(patch: pytest.MonkeyPatch, changed: Closing) -> None:
     """Change what happens where blocks end: `changed` gets what closes them as shipped."""
     close = Engine._close
 
-    def other(self: Engine, ended: Ended, paid: Sequence[Bools], draws: Draws) -> list[Releases]:
-        return changed(self, ended, lambda: list(close(self, ended, paid, draws)))
+    def other(
+        self: Engine, ended: Ended, paid: Sequence[Bools], draws: Draws, allowed: Bools | None
+    ) -> list[Releases]:
+        return changed(self, ended, lambda: list(close(self, ended, paid, draws, allowed)))
 
     patch.setattr(Engine, "_close", other)
 

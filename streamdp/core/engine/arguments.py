@@ -7,8 +7,10 @@ from itertools import islice
 from operator import index
 from warnings import warn
 
+from streamdp.core.arrays import Bools
 from streamdp.core.errors import complaint, refuse
 from streamdp.core.evidence.contexts import Contexts, level
+from streamdp.core.kinds.kind import Kind
 
 _MOST = 2**63 - 1
 _MOST_NAMED = 20  # actions in a message
@@ -38,6 +40,15 @@ def check_action(action: object, actions: Collection[str] | None = None) -> None
     if action is not None and actions is not None and action not in actions:
         expected = f"{', '.join(islice(actions, _MOST_NAMED))}{' …' * (len(actions) > _MOST_NAMED)}"
         refuse("action", "unknown", f"{expected}, or None", "another text")
+
+
+def check_allowed(allowed: Bools, kind: Kind) -> None:
+    """Refuse what allows no arm of a feedback stream without contexts."""
+    if kind.evidence.answers != "policy" or kind.recipe.contexts is not None:
+        refuse("batch.allowed", "not of this stream", "policies without contexts", "another")
+    if allowed.shape != (len(kind.actions),) or not allowed.any():
+        expected = f"{len(kind.actions)} of which some are allowed"
+        refuse("batch.allowed", "allows no arm", expected, f"{allowed.sum()} of {allowed.size}")
 
 
 def cell_of(context: object, contexts: Contexts | None) -> int:

@@ -35,6 +35,7 @@ from streamdp.core.calibration import parse_epsilon
 from streamdp.core.engine.arguments import (
     cell_of,
     check_action,
+    check_allowed,
     check_offset,
     check_place,
     check_randomness,
@@ -228,6 +229,8 @@ class Engine:
     def _checked(self, batch: Batch) -> Batch:
         """The batch as the kind reads it; refuse one of another kind, and old records."""
         batch = self.kind.checked(batch)
+        if batch.allowed is not None:
+            check_allowed(batch.allowed, self.kind)
         check_order(batch, position=self.position)
         self._check_whole()
         return batch
@@ -305,7 +308,7 @@ class Engine:
                     last_offset=slots.batch.offsets[place],
                     place=place,
                 )
-                yield from self._close(ended, due, draws)
+                yield from self._close(ended, due, draws, slots.batch.allowed)
         self._mark_unsaved(slots)
 
     def _give_birth(self, planned: Plan, draws: Draws) -> Releases:
@@ -326,7 +329,7 @@ class Engine:
             which = np.fromiter(carried, dtype=np.int64, count=len(carried))
             self._put(rows[which], evidence.resumed(list(carried.values()), lengths[which]))
             released[which, 0] = [known.action for known in carried.values()]
-        in_force = evidence.in_force(Gathered(bank.public, rows), lengths)
+        in_force = evidence.in_force(Gathered(bank.public, rows), lengths, batch.allowed)
         place = np.searchsorted(batch.offsets, planned.born)
         if batch.times is not None:
             bank.unsaved_time[rows] = batch.times[place]
@@ -339,7 +342,9 @@ class Engine:
         born = Ended(rows, np.zeros_like(rows), begin, begin, planned.born, planned.born, place)
         return self._releasing.drawn(0, born, released, in_force, named)
 
-    def _close(self, ended: Ended, paid: Sequence[Bools], draws: Draws) -> Iterator[Releases]:
+    def _close(
+        self, ended: Ended, paid: Sequence[Bools], draws: Draws, allowed: Bools | None
+    ) -> Iterator[Releases]:
         """Draw the releases that were paid for, fold them, and begin the next blocks.
 
         All draws come before the fold: what is in force during a block is what its draws know.
@@ -354,7 +359,7 @@ class Engine:
         ]
         self._put(rows, evidence.fold(Gathered(bank.public, rows), drawn[0][2], lengths))
         next_lengths = self.kind.schedule.lengths(ended.block + 1)
-        in_force = evidence.in_force(Gathered(bank.public, rows), next_lengths)
+        in_force = evidence.in_force(Gathered(bank.public, rows), next_lengths, allowed)
         for name in self._cleared:
             bank.private[name][rows] = 0
         bank.block[rows] += 1
@@ -421,7 +426,10 @@ class Engine:
         return None if number is None else self.learner.actions[int(number)]
 
     def in_force(self, key: Key) -> InForce | None:
-        """What releases say: the number of an action, or a policy, in parts of 2²⁴ of each arm."""
+        """What releases say: the number of an action, or a policy, in parts of 2²⁴ of each arm.
+
+        It is over all arms, whatever was `allowed` in the newest batch.
+        """
         check_keys([key])
         row = self._bank.row(key)
         if row is None:

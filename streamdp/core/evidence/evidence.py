@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from streamdp.core.arrays import Columns, Field, Floats, Ints
+from streamdp.core.arrays import Bools, Columns, Field, Floats, Ints
 from streamdp.core.events import Carried
 
 InForce = NDArray[Any]
@@ -79,8 +79,11 @@ class PublicEvidence(Protocol):
         Columns left out stay as they are.
         """
 
-    def in_force(self, public: Columns, lengths: Ints) -> InForce:
-        """What is in force during the next blocks of rows, which have these lengths."""
+    def in_force(self, public: Columns, lengths: Ints, allowed: Bools | None = None) -> InForce:
+        """What is in force during the next blocks of rows, which have these lengths.
+
+        `allowed` says which arms may have a chance in a policy (K, at least one); None: all.
+        """
 
     def likely_best(self, public: Columns) -> Floats | None:
         """How likely each arm is the best, R × K, by what policies follow from; None: not said."""
@@ -121,9 +124,10 @@ class PublicRow:
         now = self.evidence.fold(self.columns, released[None], np.array([length]))
         self.columns = {**self.columns, **now}
 
-    def in_force(self, length: int) -> NDArray[Any]:
+    def in_force(self, length: int, allowed: Bools | None = None) -> NDArray[Any]:
         """What is in force during the next block, which has this length."""
-        of_row: NDArray[Any] = self.evidence.in_force(self.columns, np.array([length]))[0]
+        lengths = np.array([length])
+        of_row: NDArray[Any] = self.evidence.in_force(self.columns, lengths, allowed)[0]
         return of_row
 
     def likely_best(self) -> Floats | None:

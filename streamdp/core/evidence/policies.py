@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from streamdp.core.arrays import Columns, Field, Floats, Ints
+from streamdp.core.arrays import Bools, Columns, Field, Floats, Ints
 from streamdp.core.errors import StateMismatch
 from streamdp.core.events import Carried
 from streamdp.core.evidence.evidence import STAYS_AWAY, Known
@@ -90,9 +90,22 @@ class ReleasedSums:
         gains, shown = gains_and_counts(released, pairs=self.pairs)
         return self.rule.learned(state * float(self.forgetting), gains, shown, self.noise)
 
-    def in_force(self, public: Columns, lengths: Ints) -> Policy:
-        """The policies that follow; rows of which nothing is known have the same one."""
+    def in_force(self, public: Columns, lengths: Ints, allowed: Bools | None = None) -> Policy:
+        """The policies that follow; rows of which nothing is known have the same one.
+
+        They are those of the allowed arms alone, as if a key had no others: an arm that is not
+        allowed has no chance and no floor. What is known of it stays in the history.
+        """
         state = self.histories(public)
+        if allowed is None:
+            return self._following(state, lengths)
+        if len(allowed) != self.numbers or self.parts > 1:
+            raise StateMismatch("list", "actions", expected=self.numbers, got=len(allowed))
+        policies = np.zeros((len(state), len(allowed)), dtype=np.uint32)
+        policies[:, allowed] = self._following(self.rule.history.of_arms(state, allowed), lengths)
+        return policies
+
+    def _following(self, state: Floats, lengths: Ints) -> Policy:
         if len(state) > 1 and not state.any() and (lengths == lengths[0]).all():
             return np.repeat(self.rule.policy(state[:1], lengths[:1]), len(state), axis=0)
         return self.rule.policy(state, lengths)

@@ -82,6 +82,18 @@ class RegimeHistory:
         """Of the mixture."""
         return posterior(state)
 
+    def of_arms(self, state: Floats, some: Bools) -> Floats:
+        """The hypotheses, by these arms alone. One that knows none of them is none."""
+        regimes = Regimes.of(state)
+        arms = regimes.arms[..., some]
+        known = np.any(arms[:, :, 0] != 0, axis=2)
+        likeliest = np.where(known, regimes.logs, -np.inf).max(axis=1)
+        likeliest[~known.any(axis=1)] = 0.0
+        fewer = np.zeros((len(state), *self.shape(int(np.count_nonzero(some)))))
+        fewer[:, :, 0] = np.where(known, regimes.logs - likeliest[:, None], 0.0)
+        fewer[:, :, 1:] = arms.reshape(*known.shape, -1)
+        return fewer
+
 
 @dataclass(frozen=True, slots=True)
 class BestNow:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from streamdp.core.arrays import Floats, Ints
+from streamdp.core.arrays import Bools, Floats, Ints
 from streamdp.core.evidence.policy import Policy
 from streamdp.core.evidence.policy_posterior import NoiseVariance, posterior
 
@@ -45,6 +45,10 @@ class History(Protocol):
         """Each arm's mean gain and standard deviation, R × K; None if these are no posterior."""
         ...
 
+    def of_arms(self, state: Floats, some: Bools) -> Floats:
+        """The numbers of some arms alone: a state of fewer arms."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
@@ -67,6 +71,10 @@ class Pairs:
     def posterior(self, state: Floats) -> tuple[Floats, Floats] | None:
         """See `policy_posterior`."""
         return posterior(state) if self.carries == "posterior" else None
+
+    def of_arms(self, state: Floats, some: Bools) -> Floats:
+        """Both numbers of these arms."""
+        return state[:, :, some]
 
 
 class PolicyRule(Protocol):

@@ -18,7 +18,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from streamdp.core.arrays import Columns, Field, Ints
+from streamdp.core.arrays import Bools, Columns, Field, Ints
 from streamdp.core.events import Carried
 from streamdp.core.evidence.evidence import STAYS_AWAY, Known
 from streamdp.core.schedule import LAST_SLOT
@@ -133,8 +133,8 @@ class Votes:
         in_force[weighed], remembered[weighed] = now.in_force, now.remembered
         return {"action": in_force, "remembered": remembered}
 
-    def in_force(self, public: Columns, lengths: Ints) -> Ints:
-        """The action in force."""
+    def in_force(self, public: Columns, lengths: Ints, allowed: Bools | None = None) -> Ints:
+        """The action in force, allowed or not: readers show another in its place."""
         return public["action"].astype(np.int64)
 
     def wrong(self, released: Ints, length: int) -> str:

@@ -70,7 +70,8 @@ def compared(told: Told) -> Iterator[str]:
         Opening(int(life), numbers, carried)
         for life, numbers, carried in zip(at, opened.numbers, opened.carried, strict=True)
     ]
-    follows = followed(kind, blocks, lives, openings, votes)
+    lists = [(int(story.offsets[at]), allowed) for at, allowed in story.lists]
+    follows = followed(kind, blocks, lives, openings, votes, lists)
     yield from follows.wrong[:1]
     yield from _in_force(told, lives, blocks, follows, opened, columns)
     if watch is not None:
@@ -166,9 +167,8 @@ def _in_force(
             wrong, ended[place], blocks, "a release does not say what is in force after it"
         )
     newest = dict(zip(lives.keys.tolist(), range(len(lives.keys)), strict=True))
-    after = dict(zip(blocks.life[ended].tolist(), follows.in_force, strict=True))
     for number, life in newest.items():
-        expected = after.get(life, follows.opened[life])
+        expected = follows.standing[life]
         said = _said(told, keys[number], answers)
         if said is not None and (said != expected).any():
             yield "what is in force does not follow from the releases"

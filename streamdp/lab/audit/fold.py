@@ -192,18 +192,28 @@ class Followed:
     during: dict[str, Any]  # public columns while the block lasts, so when it is drawn from
     in_force: list[InForce]  # after each block's release
     opened: dict[int, InForce]  # by life: at its opening
+    standing: dict[int, InForce]  # by life: at the end, over all arms
     wrong: list[str] = field(default_factory=list)
 
 
 def followed(
-    kind: Kind, blocks: Blocks, lives: Lives, openings: Sequence[Opening], released: Ints
+    kind: Kind,
+    blocks: Blocks,
+    lives: Lives,
+    openings: Sequence[Opening],
+    released: Ints,
+    lists: Sequence[tuple[int, Bools]] = (),
 ) -> Followed:
-    """Fold releases (one row for each block that ended), life by life."""
+    """Fold releases (one row for each block that ended), life by life.
+
+    `lists`: from which records on what is allowed; the last record of a block, or the first of a
+    life, says which of them counts.
+    """
     evidence, schedule = innermost(kind).evidence, kind.schedule
     ended = np.flatnonzero(blocks.ended)
     lives_blocks = np.searchsorted(blocks.life[ended], np.arange(len(lives.keys) + 1))
     many = {of.name: np.zeros((len(ended), *of.shape), of.dtype) for of in evidence.fields}
-    result = Followed(many, [np.zeros(0)] * len(ended), {})
+    result = Followed(many, [np.zeros(0)] * len(ended), {}, {})
     state = {of.name: np.zeros((len(lives.keys), *of.shape), of.dtype) for of in evidence.fields}
     due = np.zeros(len(lives.keys), dtype=np.int64)
     generation = _generations(lives)
@@ -215,7 +225,7 @@ def followed(
             continue
         result.wrong += _open(evidence, schedule, some, by_life, state, due, lives)
         begun = _rows(state, some)
-        said = evidence.in_force(begun, schedule.lengths(due[some]))
+        said = _under(lists, evidence, begun, schedule.lengths(due[some]), lives.born[some])
         result.opened |= dict(zip(some.tolist(), said, strict=True))
         for step in range(int(np.max(lives_blocks[some + 1] - lives_blocks[some], initial=0))):
             going = some[lives_blocks[some] + step < lives_blocks[some + 1]]
@@ -227,10 +237,32 @@ def followed(
             for name, column in evidence.fold(now, released[at], lengths).items():
                 state[name][going] = column
             due[going] = blocks.block[ended[at]] + 1
-            after = evidence.in_force(_rows(state, going), schedule.lengths(due[going]))
+            now, last = _rows(state, going), blocks.last_offset[ended[at]]
+            after = _under(lists, evidence, now, schedule.lengths(due[going]), last)
             for one, answer in zip(at.tolist(), after, strict=True):
                 result.in_force[one] = answer
+        standing = evidence.in_force(_rows(state, some), schedule.lengths(due[some]))
+        result.standing |= dict(zip(some.tolist(), standing, strict=True))
     return result
+
+
+def _under(
+    lists: Sequence[tuple[int, Bools]],
+    evidence: PublicEvidence,
+    public: Mapping[str, Any],
+    lengths: Ints,
+    offsets: Ints,
+) -> InForce:
+    """What is in force in rows, each under the list that holds at its record."""
+    if not lists:
+        return evidence.in_force(public, lengths)
+    which = np.searchsorted([since for since, _ in lists], offsets, side="right")
+    rows: list[InForce] = [np.zeros(0)] * len(which)
+    for at, number in enumerate(which.tolist()):
+        allowed = lists[number - 1][1] if number else None
+        row = {name: column[at : at + 1] for name, column in public.items()}
+        rows[at] = evidence.in_force(row, lengths[at : at + 1], allowed)[0]
+    return np.stack(rows)
 
 
 def _rows(state: Mapping[str, Any], rows: Ints) -> dict[str, Any]:

@@ -9,9 +9,11 @@ names and sizes of saved rows, the text of objects, and the messages of errors.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
+from streamdp.core.arrays import Bools
 from streamdp.core.engine import Engine, Rebuilding
 from streamdp.core.errors import StreamdpError
 from streamdp.core.events import Batch, Key
@@ -116,8 +118,15 @@ def _story(kind: Kind, place: int, content: Slots) -> Iterator[Batch]:
     index[20:24] = 2  # two frames of one key
     offsets = np.arange(_RECORDS)
     offsets[20:24] = [20, 20, 22, 22]
-    for part in (slice(0, 13), slice(13, 25), slice(25, _RECORDS)):
-        yield row.batch(_KEYS, index[part], slots[part], offsets[part], None)
+    for at, part in enumerate((slice(0, 13), slice(13, 25), slice(25, _RECORDS))):
+        batch = row.batch(_KEYS, index[part], slots[part], offsets[part], None)
+        yield replace(batch, allowed=_paused(kind, at)) if at else batch
+
+
+def _paused(kind: Kind, action: int) -> Bools | None:
+    """A list that pauses one action; None for a kind that follows no list."""
+    follows = innermost(kind).evidence.answers == "policy" and kind.recipe.contexts is None
+    return np.arange(len(kind.actions)) != action if follows else None
 
 
 def _again(kind: Kind, log: list[Batch], drawn: list[Release]) -> Rebuilding:

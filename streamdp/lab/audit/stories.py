@@ -12,13 +12,13 @@ engine is rebuilt. An engine has a layout of its own for a batch of one slot (`e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, count, cycle, islice
 
 import numpy as np
 
-from streamdp.core.arrays import Ints
+from streamdp.core.arrays import Bools, Ints
 from streamdp.core.events import Batch, Key
 from streamdp.core.kinds.kind import Kind
 from streamdp.core.randomness import Purpose, SeededRandomness
@@ -53,6 +53,11 @@ class Story:
     times: Ints | None = field(default=None, repr=False)
     idle: int | None = None  # after how many milliseconds a key's row is dropped
     epochs: tuple[int, ...] = ()  # the cuts after which a new epoch begins
+    lists: tuple[tuple[int, Bools], ...] = ()  # from which cuts on what is allowed
+
+    def allowed(self, slot: int) -> Bools | None:
+        """What the list allows that holds at a slot; None: there is none yet."""
+        return next((of for since, of in reversed(self.lists) if since <= slot), None)
 
     def part(self, row: Neighbours, begin: int, end: int) -> Batch:
         """Some neighbouring slots, with the keys that they have."""
@@ -60,7 +65,8 @@ class Story:
         which, index = np.unique(self.index[some], return_inverse=True)
         times = None if self.times is None else self.times[some]
         keys = [self.keys[key] for key in which.tolist()]
-        return row.batch(keys, index, self.slots[some], self.offsets[some], times)
+        batch = row.batch(keys, index, self.slots[some], self.offsets[some], times)
+        return replace(batch, allowed=self.allowed(begin)) if self.lists else batch
 
     def at_once(self) -> Story:
         """The same log as one batch."""
@@ -165,6 +171,24 @@ def epochs(kind: Kind, *, longest: int) -> Story:
     whole = by_turns("epochs", FEW_KEYS, a_few_keys(kind, longest=longest, name="epochs"))
     some = len(whole.cuts) // 3
     return replace(whole, epochs=(whole.cuts[some], whole.cuts[2 * some]))
+
+
+def lists(kind: Kind, *, longest: int) -> Iterator[Story]:
+    """A few keys under one list after the other: taken in a key's first block, at the last record
+    of a block, at the first of the next, and inside. None for a kind that follows no list.
+    """
+    if kind.evidence.answers != "policy" or kind.recipe.contexts is not None:
+        return
+    whole = by_turns("lists", FEW_KEYS, a_few_keys(kind, longest=longest, name="lists"))
+    arms, own = np.arange(len(kind.actions)), np.flatnonzero(whole.index == 0)
+    numbers = np.arange(blocks_within(kind.schedule, longest))
+    starts = kind.schedule.starts(numbers) - 1
+    begins = [1, *(at for start in starts[1:].tolist() for at in (start - 1, start, start + 1))]
+    slots = own[[at for at in begins if at < len(own)]]
+    places = sorted({*np.searchsorted(whole.offsets, whole.offsets[slots]).tolist()})
+    taken = [(at, (arms + turn) % len(arms) > -(turn % 3 // 2)) for turn, at in enumerate(places)]
+    cuts = tuple(sorted({*whole.cuts, *places}))
+    yield replace(whole, cuts=cuts, lists=tuple(taken))
 
 
 def _uneven(slots: int) -> tuple[int, ...]:
