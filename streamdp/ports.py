@@ -325,6 +325,14 @@ class Transport(Protocol):
         """
         ...
 
+    async def newest_list(self, stream: str) -> bytes | None:
+        """The newest committed record of the stream's catalogue, read to its end; None if empty.
+
+        It is asked after each poll, so it should cost little where nothing has changed. It waits
+        for no open transaction.
+        """
+        ...
+
     async def commit(self, partition: Partition, commit: Commit) -> None:
         """Make one step durable and visible, all or nothing."""
         ...

@@ -213,6 +213,11 @@ class MemoryTransport:
         self._turn += 1
         return batches
 
+    async def newest_list(self, stream: str) -> bytes | None:
+        """The last record of the catalogue."""
+        records = [*self._log.published(self._topics[stream].catalogue, 0, start=0)]
+        return records[-1].value if records else None
+
     async def commit(self, partition: Partition, commit: Commit) -> None:
         """One attempt, with a chance for everyone else between its steps."""
         topics = self._stream(partition)

@@ -59,8 +59,14 @@ async def publications_begin_late(room: Room) -> None:
             room.expect(f"about a half of {newest}", expected=True, got=len(got) in few)
 
 
+_DECIDED_SECONDS = 10.0  # a command returns a moment before others can read what it wrote
+
+
 async def lists(room: Room) -> None:
-    """A stream's list is no action, disturbs no owner, and two that change it lose nothing."""
+    """A stream's list is no action, disturbs no owner, and two that change it lose nothing.
+
+    An owner that asks for the newest one gets it as soon as it is decided.
+    """
     worker = await room.lone_worker(partitions=2)
     tools, reader = room.technology.administrator(), room.technology.publications()
     room.opened += [tools.close, reader.close]
@@ -68,7 +74,20 @@ async def lists(room: Room) -> None:
     def added(name: bytes) -> Callable[[bytes | None], bytes]:
         return lambda before: name if before is None else before + b" " + name
 
+    async def newest(expected: bytes) -> bytes | None:
+        async with asyncio.timeout(_DECIDED_SECONDS):
+            while (got := await asks(room.topics.stream)) != expected:
+                await asyncio.sleep(0.01)
+        return got
+
+    asks = worker.transport.newest_list
+    room.expect("none yet", expected=None, got=await asks(room.topics.stream))
     room.expect("the first", expected=b"a", got=await tools.revise(room.topics, added(b"a")))
+    room.expect(
+        "the first, for its owner",
+        expected=[b"a"] * 2,
+        got=[await newest(b"a"), await asks(room.topics.stream)],
+    )
     await worker.transport.take(room.at(0))
     keys: list[Key] = [None, b"", b"list", b"mode", b"\0", b"\0list", b"\0\0list"]
     await worker.transport.commit(
@@ -81,6 +100,7 @@ async def lists(room: Room) -> None:
     await asyncio.gather(*(tools.revise(room.topics, added(name)) for name in names))
     every = [r.value async for b in reader.catalogue(room.topics, follow=False) for r in b]
     room.expect("of all", expected={b"a", *names}, got=set(b" ".join(every[-1:]).split()))
+    room.expect("of all, for their owner", expected=every[-1], got=await newest(every[-1]))
     async for batch in following:
         if batch and batch[-1].value == every[-1]:
             break

@@ -21,7 +21,7 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.ports import StreamTopics
 from streamdp.testing.broker import Borrowed
 from streamdp_adapters.kafka import KafkaTechnology
-from streamdp_adapters.kafka.catalogue import LIST_KEY
+from streamdp_adapters.kafka.catalogue import LIST_KEY, NewestLists
 from streamdp_adapters.kafka.internals import AbandonableProducer
 from streamdp_adapters.kafka.sending import Outbox
 from streamdp_adapters.kafka.settings import KafkaSettings
@@ -102,6 +102,33 @@ async def test_a_command_that_dies_in_its_transaction_is_as_if_it_had_not_begun(
     assert b"half" not in lists
     await dead.stop()
     await reader.close()
+
+
+@pytest.mark.anyio
+async def test_an_owner_reads_what_is_committed_and_waits_for_nothing_else(
+    broker: Borrowed, fresh_app: Callable[[], str]
+) -> None:
+    """A command that is stuck in its transaction holds up no poll."""
+    topics = StreamTopics(fresh_app(), "home", "clicks")
+    technology = KafkaTechnology(settings(broker))
+    tools = technology.administrator()
+    await tools.create([topics], partitions=1)
+    lists = NewestLists(settings(broker))
+    assert await lists.newest(topics) is None
+    await tools.revise(topics, lambda _: b"one")
+    while await lists.newest(topics) != b"one":  # the command returns a moment before
+        await asyncio.sleep(0.01)
+    identity = f"{topics.app}.home.catalogue"
+    stuck = await left_open(broker, identity, topics.catalogue, LIST_KEY, b"half")
+    began = time.monotonic()
+    for _ in range(50):
+        assert await lists.newest(topics) == b"one"
+    assert time.monotonic() - began < OBEYED_SECONDS
+    await stuck.commit_transaction()
+    while await lists.newest(topics) != b"half":
+        await asyncio.sleep(0.01)
+    await stuck.stop()
+    await lists.close()
 
 
 @pytest.mark.anyio

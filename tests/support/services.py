@@ -233,6 +233,10 @@ class Between:
         """As inside."""
         return await self.inner.poll(max_records=max_records, timeout=timeout)
 
+    async def newest_list(self, stream: str) -> bytes | None:
+        """As inside."""
+        return await self.inner.newest_list(stream)
+
     async def commit(self, partition: Partition, commit: Commit) -> None:
         """As inside."""
         await self.inner.commit(partition, commit)

@@ -1,4 +1,4 @@
-"""Writes a stream's list: read, changed and written by one writer at a time.
+"""Writes and reads a stream's list: read, changed and written by one writer at a time.
 
 All writers have one transactional id. Whoever starts last fences the others, waits for the outcome
 of what they have begun, and reads what they have written; so two commands at once lose nothing. One
@@ -12,12 +12,13 @@ import asyncio
 import random
 from collections.abc import Callable
 
+from aiokafka import AIOKafkaConsumer
 from aiokafka.structs import TopicPartition
 
 from streamdp.core.errors import Fenced
 from streamdp.ports import StreamTopics
 from streamdp_adapters.kafka import client_errors, reading
-from streamdp_adapters.kafka.internals import AbandonableProducer
+from streamdp_adapters.kafka.internals import AbandonableProducer, lean
 from streamdp_adapters.kafka.sending import Outbox
 from streamdp_adapters.kafka.settings import KafkaSettings
 
@@ -27,6 +28,7 @@ LIST_KEY = b"list"
 TRANSACTION_TIMEOUT_MS = 5_000
 _SECONDS = 30.0
 _MOST_PAUSE_SECONDS = 0.5
+_WAIT_MS = 20
 
 Change = Callable[[bytes | None], bytes]
 
@@ -63,6 +65,47 @@ async def _try(settings: KafkaSettings, stream: StreamTopics, change: Change) ->
         return line
     finally:
         await client_errors.stop(producer)
+
+
+class NewestLists:
+    """The newest lists, for an owner that asks again and again: one question where nothing is new.
+
+    What is open is not waited for: it is read once it is decided.
+    """
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+        self._consumer: AIOKafkaConsumer | None = None
+        self._known: dict[str, tuple[int, bytes | None]] = {}  # by topic: its end, and the list
+
+    async def newest(self, stream: StreamTopics) -> bytes | None:
+        """The last committed list, up to the topic's present end; after an error a new consumer."""
+        place, where = TopicPartition(stream.catalogue, 0), f"topic {stream.catalogue}"
+        try:
+            with client_errors.translated(where):
+                look = reading.PartitionReader(await self._connected(), where)
+                end, known = await look.end(place), self._known.get(place.topic, (0, None))
+                if end != known[0]:
+                    record = await look.newest(place, stop=end)
+                    known = self._known[place.topic] = end, record.value if record else known[1]
+                return known[1]
+        except Exception:
+            await self.close()
+            raise
+
+    async def _connected(self) -> AIOKafkaConsumer:
+        if self._consumer is None:
+            consumer = self._settings.consumer(fetch_max_wait_ms=_WAIT_MS)
+            await client_errors.start(consumer, self._settings)
+            lean(consumer, together=reading.BATCH)
+            self._consumer = consumer
+        return self._consumer
+
+    async def close(self) -> None:
+        """Close the consumer within a bounded time."""
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            await client_errors.stop(consumer)
 
 
 async def _newest(settings: KafkaSettings, place: TopicPartition) -> bytes | None:

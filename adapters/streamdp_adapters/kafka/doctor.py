@@ -82,7 +82,8 @@ async def _rights(
     settings: KafkaSettings, stream: StreamTopics, there: Mapping[str, bool]
 ) -> AsyncIterator[Finding]:
     """Try what the service will do with a stream, right by right."""
-    for topic in (stream.input, stream.second_input, stream.state, stream.ledger):
+    followed = "" if stream.output else stream.catalogue
+    for topic in (stream.input, stream.second_input, stream.state, stream.ledger, followed):
         if topic in there:
             subject = f"topic {topic}: read"
             if there[topic]:

@@ -44,6 +44,7 @@ from streamdp.ports import (
     no_fault,
 )
 from streamdp_adapters.kafka import client_errors, reading
+from streamdp_adapters.kafka.catalogue import NewestLists
 from streamdp_adapters.kafka.identity import TopicWatch
 from streamdp_adapters.kafka.membership import Fetched, Membership
 from streamdp_adapters.kafka.owner import PartitionOwner
@@ -79,6 +80,7 @@ class KafkaTransport:
         self._memberships: dict[str, Membership] = {}
         self._owners: dict[Partition, PartitionOwner] = {}
         self._ends = InputEnds(settings)
+        self._lists = NewestLists(settings)
         self._second_input: dict[Partition, SecondInput] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         self._listener: Listener | None = None
@@ -247,6 +249,11 @@ class KafkaTransport:
         for partition in asked & self._unasked.keys():
             self.resume(partition, self._unasked.pop(partition))
 
+    async def newest_list(self, stream: str) -> bytes | None:
+        """The last list, up to the end of what is committed."""
+        with client_errors.after_start():
+            return await self._lists.newest(self._topics[stream])
+
     async def commit(self, partition: Partition, commit: Commit) -> None:
         """Make one step durable and visible, all or nothing."""
         owner = self._owners.get(partition)
@@ -298,6 +305,7 @@ class KafkaTransport:
         await asyncio.gather(
             self._watch.close(),
             self._ends.close(),
+            self._lists.close(),
             *(second.close() for second in seconds),
             *(owner.close() for owner in owners),
             self._leave_groups(),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from streamdp.core.errors import StateMismatch, beyond
 from streamdp.ports import Partition, Records, StreamTopics
 from streamdp_adapters.sqlite.files import WIDTH, OpenFile
-from streamdp_adapters.sqlite.published import rows_of
+from streamdp_adapters.sqlite.published import LIST_KEY, rows_of
 from streamdp_adapters.sqlite.trusted import Head, Ownership, heads_of, read_headers
 
 READ_BATCH = 2000  # records of an old stretch that are handed over at once
@@ -87,6 +87,18 @@ def since(file: OpenFile, topics: StreamTopics, number: int, start: int, timesta
             (base + start, base + head.next, timestamp),
         ).fetchone()
     return head.next if row is None else int(row[0]) - base
+
+
+def newest_list(file: OpenFile, topics: StreamTopics) -> bytes | None:
+    """The stream's list, which is kept beside the actions of partition 0."""
+    with file.reading() as reading:
+        row = reading.execute(
+            "SELECT value FROM action JOIN part ON action.part = part.id"
+            " WHERE app = ? AND stream = ? AND number = 0 AND key IS ?"
+            " ORDER BY action.id DESC LIMIT 1",
+            (topics.app, topics.stream, LIST_KEY),
+        ).fetchone()
+    return None if row is None else bytes(row[0])
 
 
 def heads(file: OpenFile, topics: StreamTopics) -> dict[Partition, Head]:

@@ -182,6 +182,11 @@ class SqliteTransport:
             self._lose(partition, error)
             raise
 
+    async def newest_list(self, stream: str) -> bytes | None:
+        """The stream's list, as the trusted file has it."""
+        topics = self._topics[stream]
+        return await self._looking.run(partial(looking.newest_list, self._file(), topics))
+
     async def commit(self, partition: Partition, commit: Commit) -> None:
         """Record, then publish; after any failure the partition has to be taken again."""
         topics = self._stream(partition)
