@@ -54,8 +54,9 @@ def actions(
 ) -> None:
     """Show which actions readers may show, pause some at once, or resume them.
 
-    Publishes the stream's list, with its time and no reason. Learning, charges and the ledger are
-    not affected. Whoever decides this by what is NOT PRIVATE leaves the guarantee.
+    Publishes the stream's list, with its time and no reason. The policies of a feedback stream
+    follow it, key by key, from the next block's end on; charges are not affected. Whoever
+    decides this by what is NOT PRIVATE leaves the guarantee.
 
     Examples:
     streamdp actions home

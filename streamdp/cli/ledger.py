@@ -93,7 +93,7 @@ async def _lines(
 
 def _in_words(value: bytes) -> str:
     """A ledger line in words."""
-    from streamdp.wire.lines import Assembled, EpochMark, key_bytes
+    from streamdp.wire.lines import Assembled, EpochMark, TakenList, key_bytes
     from streamdp.wire.published import decode_any_ledger
 
     line = decode_any_ledger(value)
@@ -105,6 +105,10 @@ def _in_words(value: bytes) -> str:
         )
     if isinstance(line, EpochMark):
         return f"{place:<12} epoch {line.epoch} begins at record {line.next_offset}"
+    if isinstance(line, TakenList):
+        paused = ", ".join(map(word, line.paused)) or "nothing"
+        since = f"holds from record {line.next_offset} on"
+        return f"{place:<12} list {line.list_ordinal} {since}; paused: {paused}"
     name, kind = key_word(key_bytes(line)), word(line.kind)
     drawn = line.estimate if isinstance(line.estimate, float) else word(str(line.action))
     return (

@@ -67,6 +67,7 @@ class Answer(Struct, frozen=True, gc=False):
     filter: str = ""
     """The digest of the actions that were left, where list or request exclude some."""
     list: int = 0  # the ordinal of the stream's list, if it has one
+    computed_under: int = 0  # of the list that the release follows, if it follows one
 
     @property
     def slots(self) -> int:

@@ -93,7 +93,9 @@ def choose(
     share = ends[arm] - ends[arm - 1] if arm > first else ends[arm]
     where = answer.partition, answer.epoch, answer.born, answer.block, answer.stop
     shown = actions[arm - first]
-    return Answer(shown, answer.why, *where, share / PARTS, None, context, of_filter)
+    choice = Answer(shown, answer.why, *where, share / PARTS, None, context, of_filter)
+    under = answer.computed_under
+    return structs.replace(choice, computed_under=under) if under else choice
 
 
 def settled(

@@ -37,7 +37,7 @@ class Bytes(Struct, frozen=True, forbid_unknown_fields=True):
 WireKey = str | None | Bytes
 
 
-class InForce(Struct, frozen=True, gc=False):
+class InForce(Struct, frozen=True, gc=False, omit_defaults=True):
     """The release that an answer comes from."""
 
     partition: int
@@ -45,6 +45,7 @@ class InForce(Struct, frozen=True, gc=False):
     born: int
     block: int
     slots: int
+    list: int = 0  # that its policy follows, if it follows one
 
 
 class HttpAnswer(Struct, frozen=True, gc=False):
@@ -145,7 +146,8 @@ def in_force(answer: Answer) -> InForce | None:
     """The release behind an answer."""
     if answer.partition < 0:
         return None
-    return InForce(answer.partition, answer.epoch, answer.born, answer.block, answer.stop - 1)
+    where = answer.partition, answer.epoch, answer.born, answer.block, answer.slots
+    return InForce(*where, list=answer.computed_under)
 
 
 def answer_of(line: HttpAnswer | ChoiceTold) -> Answer:
@@ -154,7 +156,7 @@ def answer_of(line: HttpAnswer | ChoiceTold) -> Answer:
     if line.release is not None:
         release = line.release
         where = release.partition, release.epoch, release.born, release.block, release.slots + 1
-        answer = Answer(line.action, line.source, *where)
+        answer = Answer(line.action, line.source, *where, computed_under=release.list)
     if not isinstance(line, ChoiceTold):
         return answer
     context = line.context if line.played == "header" else Protected(Names(played="value"), 0)

@@ -27,7 +27,8 @@ or another, needs both: `Request(key, id)`.
 | `pscore` | the probability of the draw, decimal text |
 | `streamdp-filter` | the digest of the actions that were left, where list or request exclude some |
 | `streamdp-list` | the ordinal of the stream's list, if it has one |
-| `streamdp-release` | partition/epoch/born/block of the release behind it; none for a fallback |
+| `streamdp-release` | partition/epoch/born/block of the release behind it, then the ordinal of |
+| | the list that it follows, if it follows one; none for a fallback |
 | `streamdp-person` | who was shown it, where a cap is configured |
 
 Where contexts are private (`played = "value"`), action, context and probability stand in the
@@ -147,8 +148,9 @@ def request_record(
         if choice.list:
             headers.append((LIST_HEADER, b"%d" % choice.list))
         if choice.partition >= 0:  # `why` may depend on what a private request excludes
-            release = choice.partition, choice.epoch, choice.born, choice.block
-            headers.append((RELEASE_HEADER, b"%d/%d/%d/%d" % release))
+            release = [choice.partition, choice.epoch, choice.born, choice.block]
+            release += [choice.computed_under] * bool(choice.computed_under)
+            headers.append((RELEASE_HEADER, b"/".join(b"%d" % part for part in release)))
     if person is not None:
         headers.append((PERSON_HEADER, id_bytes(person, "person")))
     return checked_key(request.key), value, headers

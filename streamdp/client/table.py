@@ -153,7 +153,8 @@ class Table:
         self._last = names
         if line.epoch >= self._epoch:
             self.names, self._epoch = names, line.epoch
-        return Answer(likeliest, Why.PUBLISHED, *where, held=kept)
+        under = 0 if line.list_ordinal is UNSET else line.list_ordinal
+        return Answer(likeliest, Why.PUBLISHED, *where, held=kept, computed_under=under)
 
 
 def names_of(line: PolicyLine, *, salt: str) -> Names:

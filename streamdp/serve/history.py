@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from msgspec import UNSET
 
-from streamdp.core.arrays import Ints
+from streamdp.core.arrays import Bools, Ints
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import OPENING, Key
 from streamdp.core.evidence.experiment import Experiment
@@ -36,7 +36,7 @@ from streamdp.core.kinds.estimates import ESTIMATES
 from streamdp.core.kinds.kind import Kind
 from streamdp.ports import Published
 from streamdp.serve.policy_history import MOST_BLOCKS, PolicyHistory
-from streamdp.wire.lines import ENDS_BLOCK, CarriedOver, Charge
+from streamdp.wire.lines import ENDS_BLOCK, CarriedOver, Charge, TakenList
 from streamdp.wire.published import decode_ledger
 from streamdp.wire.retracing import Method
 
@@ -143,6 +143,11 @@ class PartitionHistory:
     curves: dict[str, dict[int, Sum]] = field(default_factory=dict)
     earned: Sum = field(default_factory=Sum)  # gains of the shows (`slots`) of feedback
     whole: bool = True  # whether the first line that was read was the ledger's first
+    lists: dict[int, Bools | None] = field(default_factory=dict)  # what each taken one allows
+
+    def allowed(self, line: Charge) -> Bools | None:
+        """What the policy that begins with a line may show; None: all."""
+        return None if line.list_ordinal is UNSET else self.lists.get(line.list_ordinal)
 
 
 class StreamReleases:
@@ -174,7 +179,9 @@ class StreamReleases:
             if record.partition not in self.partitions:
                 self.partitions[record.partition] = PartitionHistory(whole=record.offset == 0)
             self._advance(record.partition, line.epoch)
-            if isinstance(line, Charge):
+            if isinstance(line, TakenList):
+                self.partitions[record.partition].lists[line.list_ordinal] = line.allowed()
+            elif isinstance(line, Charge):
                 self._charge(record.partition, record.key, line)
 
     @property
@@ -237,6 +244,7 @@ class StreamReleases:
             part.earned = Sum()
             part.highest_now = Fraction(0)
             part.blocks = part.longest_block = part.last_slot = 0
+            part.lists.clear()
         part.epoch = epoch
 
     def _charge(self, number: int, key: Key, line: Charge) -> None:
@@ -281,7 +289,7 @@ class StreamReleases:
         try:
             released = line.released()
             if history.policies is not None:
-                history.policies.add(line, released)
+                history.policies.add(line, released, part.allowed(line))
                 if released is not None and (
                     history.place * MOST_BLOCKS * released.nbytes >= MOST_POLICY_BYTES
                 ):
@@ -320,8 +328,12 @@ class StreamReleases:
         if len(self.keys) < self._histories or (before is not None and before.points is not None):
             history.points = deque(maxlen=POINTS_A_KEY)
             history.actions = deque(maxlen=ACTIONS_A_KEY)
-            if line.kind == OPENING and Method.of(line).learner is not None:
-                history.policies = PolicyHistory(line)
+            if (
+                line.kind == OPENING
+                and Method.of(line).learner is not None
+                and (line.list_ordinal is UNSET or line.list_ordinal in part.lists)
+            ):
+                history.policies = PolicyHistory(line, part.allowed(line))
         self.keys[number, key] = history
         return history
 

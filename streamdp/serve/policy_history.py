@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streamdp.core.arrays import Floats, Ints
+from streamdp.core.arrays import Bools, Floats, Ints
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.evidence.context_value import BlockTables
 from streamdp.core.evidence.evidence import PublicRow
@@ -42,18 +42,20 @@ class PolicyPoint(NamedTuple):
 class PolicyHistory:
     """Keeps what one learner released, from its opening on."""
 
-    __slots__ = ("_computed", "_opening", "_released", "_slots", "by_field", "newest")
+    __slots__ = ("_allowed", "_computed", "_opening", "_released", "_slots", "by_field", "newest")
 
-    def __init__(self, opening: Charge) -> None:
+    def __init__(self, opening: Charge, allowed: Bools | None = None) -> None:
+        """`allowed`: what the policy may show that begins with this line; None: all."""
         self._opening = opening
+        self._allowed = [allowed]
         self._slots = [opening.stop]  # from which each policy is in force
         self._released: list[bytes] | None = []  # None: no policy can be computed
         self._computed: list[PolicyPoint] = []  # by the newest call
         self.by_field: tuple[int, object] = (0, None)  # of contexts, after so many blocks
         self.newest: PublicRow | None = None  # what the newest policy of `points` follows from
 
-    def add(self, line: Charge, released: Ints | None) -> None:
-        """Keep what a block released."""
+    def add(self, line: Charge, released: Ints | None, allowed: Bools | None = None) -> None:
+        """Keep what a block released, and what the policy after it may show."""
         if self._released is None:
             return
         if (
@@ -66,6 +68,7 @@ class PolicyHistory:
             return
         self._released.append(released.tobytes())
         self._slots.append(line.stop)
+        self._allowed.append(allowed)
 
     def released(self) -> Ints | None:
         """What each block released, blocks × numbers; None where policies cannot be computed."""
@@ -123,7 +126,7 @@ class PolicyHistory:
                 row.fold(drawn, lengths[at - 1])
             if at in wanted:
                 due = kind.schedule.lengths(np.array([first + at]))
-                shares = (row.in_force(int(due[0])) / PARTS).tolist()
+                shares = (row.in_force(int(due[0]), self._allowed[at]) / PARTS).tolist()
                 chances = row.likely_best() if at == last else None
                 likely = None if chances is None else chances.tolist()
                 points.append(PolicyPoint(self._slots[at], at, shares, likely))

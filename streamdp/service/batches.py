@@ -14,7 +14,7 @@ what has been decoded in parts would be copied once more (a twelfth of the servi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain, groupby
 from sys import maxsize
@@ -23,18 +23,22 @@ import numpy as np
 
 from streamdp.core.events import Batch, numbered
 from streamdp.ports import Key, Records
+from streamdp.service.lists import NO_LIST, TakenNames
 from streamdp.wire.decoded import Decoded
 from streamdp.wire.formats import Format
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DecodedRecords(Records):
-    """Records with what they hold; losses with how they are read."""
+    """Records with what they hold, or of losses how they are read; and the list under which."""
 
     decoded: Decoded | Format = field(kw_only=True)
+    listed: TakenNames = field(kw_only=True, default=NO_LIST)
 
 
-def decoded_records(format_: Format, records: Records, *, whole: bool = False) -> DecodedRecords:
+def decoded_records(
+    format_: Format, records: Records, *, whole: bool = False, listed: TakenNames = NO_LIST
+) -> DecodedRecords:
     """What must be kept of records until they are applied.
 
     Of feedback only the last keeps value and headers: a checkpoint remembers the last record. With
@@ -45,7 +49,14 @@ def decoded_records(format_: Format, records: Records, *, whole: bool = False) -
         return DecodedRecords(**kept, decoded=format_)
     if not whole:
         kept |= {"values": records.values[-1:], "headers": records.headers[-1:]}
-    return DecodedRecords(**kept, decoded=format_.decode(records.values, records.headers))
+    decoded = format_.decode(records.values, records.headers)
+    return DecodedRecords(**kept, decoded=decoded, listed=listed)
+
+
+def under_one_list(records: Iterable[DecodedRecords]) -> Iterator[list[DecodedRecords]]:
+    """Records in parts, each under one list."""
+    for _, some in groupby(records, key=lambda part: part.listed.ordinal):
+        yield list(some)
 
 
 def joined(
@@ -56,6 +67,8 @@ def joined(
     idle: int | None = None,
 ) -> tuple[Batch, int]:
     """Consecutive records of one partition as a batch, and how many have a key that is too long.
+
+    They are under one list.
 
     A `known` key, one with a learner or idle, is never too long. Where idle keys are dropped, the
     batch has times: the largest timestamp of these records so far.
@@ -73,7 +86,7 @@ def joined(
     if int(slots.sum()) > len(keys):
         index, offsets = np.repeat(index, slots), np.repeat(offsets, slots)
         times = None if times is None else np.repeat(times, slots)
-    batch = Batch(distinct, index, offsets, content, times, unusable)
+    batch = Batch(distinct, index, offsets, content, times, unusable, records[0].listed.allowed)
     most = maxsize if most_key_bytes is None else most_key_bytes
     long = {key for key in distinct if key is not None and len(key) > most and not known(key)}
     if not long:

@@ -47,6 +47,7 @@ EVENTS = {
     "join_lost": "the transport does not answer at the start; retrying",
     "poll_lost": "the transport does not answer a poll; retrying",
     "poll_recovered": "it answers polls again, after so many `seconds`",
+    "list_lost": "the list of `stream` cannot be read; policies follow the one that was taken",
     "schemas_fetched": "a registry has schemas of `subject` that are new here: their `ids`",
     "schema_unreadable": "no record of schema `id` is used, whatever it contains: see `detail`",
     "registry_lost": "a registry does not answer; what was fetched before goes on",

@@ -14,10 +14,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
-from streamdp.core.errors import DiskFull, Fenced, Occupied, StreamdpError, TransportLost
+from streamdp.core.errors import (
+    DiskFull,
+    Fenced,
+    Occupied,
+    StateMismatch,
+    StreamdpError,
+    TransportLost,
+)
 from streamdp.ports import Partition, Transport
 from streamdp.service.assembling.worker import AssemblyWorker
 from streamdp.service.assembly_spec import AssemblySpec
@@ -36,6 +43,9 @@ A client whose buffer was emptied sends its next request in the meantime (aiokaf
 turns), so the answer comes while this batch is applied. A commit takes some thirty turns; without
 these it would get one turn per batch under load.
 """
+
+_LIST_SECONDS = 2.0
+"""Seconds to wait for a stream's list."""
 
 
 class Service:
@@ -246,6 +256,7 @@ class Service:
             begun = clock()
             batches = await self._transport.poll(max_records=most, timeout=timeout)
             self._observe("poll", clock() - begun)
+            await self._read_lists({records.partition.stream for records in batches})
             for records in batches:
                 worker = self._workers.get(records.partition)
                 if worker is not None:
@@ -262,6 +273,29 @@ class Service:
         for worker in list(self._workers.values()):
             worker.apply()
         await self._brake()
+
+    async def _read_lists(self, streams: Collection[str]) -> None:
+        """Read the lists of some streams to their ends, whatever their records hold.
+
+        One that is out of reach must not hold up the others' polls: it is asked again later.
+        """
+        clock = self._around.clock
+        for spec in (self._specs[name] for name in sorted(streams)):
+            if not isinstance(spec, StreamSpec) or not spec.takes_lists:
+                continue
+            known = spec.catalogue
+            if known.failures and clock() < known.again_at:
+                continue
+            try:
+                async with asyncio.timeout(_LIST_SECONDS):
+                    known.read(await self._transport.newest_list(spec.name))
+                known.failures = 0
+            except (StateMismatch, TransportLost, TimeoutError) as error:
+                if not known.failures:
+                    detail = str(error) or f"no answer within {_LIST_SECONDS:g} s"
+                    self._log.warning("list_lost", stream=spec.name, detail=detail)
+                known.again_at = clock() + self._retry_in(known.failures)
+                known.failures += 1
 
     def _look(self) -> None:
         """Show which inputs are missing, and the lag of partitions that are being taken."""

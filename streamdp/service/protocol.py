@@ -21,8 +21,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
-from itertools import compress
-from operator import attrgetter, not_
+from itertools import compress, groupby
+from operator import attrgetter, itemgetter, not_
 
 from msgspec import UNSET, structs
 
@@ -32,10 +32,17 @@ from streamdp.core.errors import TransportLost
 from streamdp.core.events import OPENING, Key
 from streamdp.core.releases import Releases
 from streamdp.ports import Commit, Partition, Records, Taken
-from streamdp.service.batches import DecodedRecords, decoded_records, joined, newest_time
+from streamdp.service.batches import (
+    DecodedRecords,
+    decoded_records,
+    joined,
+    newest_time,
+    under_one_list,
+)
 from streamdp.service.carrying import carries
 from streamdp.service.charges_by_others import ChargesByOthers
 from streamdp.service.input_fingerprint import NewestRecord, of_input
+from streamdp.service.lists import LIST, paused_by
 from streamdp.service.renewed_formats import RenewedFormats
 from streamdp.service.saved_entries import SavedEntries
 from streamdp.service.settings import Pace
@@ -44,7 +51,7 @@ from streamdp.service.taking import Decision, carried_entries_at, check_alone, o
 from streamdp.wire.entries import Entries, release_entry
 from streamdp.wire.lines import ENDS_BLOCK
 from streamdp.wire.recording import ReadyReleases, record_all
-from streamdp.wire.renewals import encode_renewal
+from streamdp.wire.renewals import Renewal, encode_renewal
 from streamdp.wire.state import (
     Checkpoint,
     Remark,
@@ -93,7 +100,8 @@ class Restoring:
         self._by_others = by_others
         self._read = decision.point.low_water
         self._input_fingerprint = of_input(spec.topics, partition, taken, point)
-        self.formats = RenewedFormats(spec.format, saved.now.renewals if decision.goes_on else [])
+        renewals = saved.now.renewals if decision.goes_on else []
+        self.formats = RenewedFormats(spec.listed_format, renewals)
         self.learner = None if decision.goes_on else spec.epoch_learner(carries=decision.carries)
         """The entry that says what the epoch's rows mean, if it is to be written now."""
         kept = carried_entries_at(spec, partition, decision, opened=entries.opened)
@@ -137,9 +145,13 @@ class Restoring:
         """
         check_goes_on(records, position=self._read)
         self._input_fingerprint.check(records)
-        read = [decoded_records(*part) for part in self.formats.cut(records)]
-        batch, _ = joined(read, most_key_bytes=None, idle=self.spec.idle)
-        self._rebuilding.feed(batch)
+        read = (
+            decoded_records(of.format, part, listed=of.newest)
+            for of, part in self.formats.cut(records)
+        )
+        for some in under_one_list(read):
+            batch, _ = joined(some, most_key_bytes=None, idle=self.spec.idle)
+            self._rebuilding.feed(batch)
         self._read = records.next_offset
 
     def foresee(self) -> list[str]:
@@ -197,7 +209,7 @@ class PartitionWork:
         self._newest = NewestRecord(decision.point.last_record)
         self._entries = Entries(self.partition.stream, self.partition.number)
         self._epoch = decision.point.epoch
-        self._drawn: list[Releases] = []
+        self._drawn: list[tuple[int, Releases]] = []  # each with the ordinal of its list
         self.unrecorded = 0  # lines of what was drawn since the last cut
         self._tombstones: list[bytes] = [*decision.saved.stale, *restored.carried_entries.gone]
         self._carried_entries = restored.carried_entries
@@ -262,10 +274,18 @@ class PartitionWork:
         """
         self._formats.renew(records.start)
         whole = self.spec.quarantine is not None
-        return [decoded_records(*part, whole=whole) for part in self._formats.cut(records)]
+        return [
+            decoded_records(of.format, part, whole=whole, listed=of.newest)
+            for of, part in self._formats.cut(records)
+        ]
 
     def absorb(self, records: Sequence[DecodedRecords]) -> None:
         """Apply consecutive records; what is drawn waits for the next cut."""
+        for some in under_one_list(records):
+            self._absorb(some)
+
+    def _absorb(self, records: Sequence[DecodedRecords]) -> None:
+        """Apply records under one list."""
         position = self.engine.position
         for part in records:
             check_goes_on(part, position=position)
@@ -288,7 +308,7 @@ class PartitionWork:
             self.engine.reach(newest)
         self.engine.skip_to(records[-1].next_offset)
         if len(releases):
-            self._drawn.append(releases)
+            self._drawn.append((records[0].listed.ordinal, releases))
             self.unrecorded += len(releases)
         if self.spec.quarantine is not None:
             self.spec.quarantine.notice(self.partition.number, records, batch)
@@ -313,7 +333,9 @@ class PartitionWork:
         if self._mark is not None:
             ledger.append((None, self._mark))
             self._mark = None
-        published = self._lines_recorded  # of all earlier cuts
+        renewals = self._formats.unsaved()
+        ledger += [(None, self._taken_list(of)) for of in renewals if of.what == LIST]
+        published = self._lines_recorded  # of all earlier cuts, and what draws nothing
         self._waiting = self._record(saved)
         gone, self._tombstones = self._tombstones[:_MOST_GONE], self._tombstones[_MOST_GONE:]
         self._first = False
@@ -331,7 +353,7 @@ class PartitionWork:
         )
         remark = Remark(epoch=self._epoch, began_with=self.point.began_with)
         state: list[tuple[bytes, bytes | None]] = [
-            *self._introduced(),
+            *self._introduced(renewals),
             *zip(self._waiting.written.places, self._waiting.written.values, strict=True),
             *((self._entries.row(key, epoch=self._epoch), row) for key, row in rows),
             *((entry, None) for entry in gone),
@@ -353,20 +375,40 @@ class PartitionWork:
 
     def _record(self, saved: Set[Key]) -> _Waiting:
         """What was drawn, with its final bytes, as this commit records it."""
-        releases = self.engine.no_releases.joined(self._drawn)
-        self._drawn, self.unrecorded = [], 0
-        ordinal, input_id = self._lines_recorded + 1, self.point.input_id
-        written = record_all(releases, lines=self.spec.lines, ordinal=ordinal, input_id=input_id)
-        self._lines_recorded += len(releases)
-        if len(releases):
-            some = slice(None, None, len(releases) // 64 + 1)
+        waiting, (drawn, self._drawn), self.unrecorded = _Waiting(), (self._drawn, []), 0
+        written = waiting.written
+        for listed, parts in groupby(drawn, key=itemgetter(0)):
+            releases = self.engine.no_releases.joined([part for _, part in parts])
+            written.add(
+                record_all(
+                    releases, lines=self.spec.lines_under(listed),
+                    ordinal=self._lines_recorded + 1, input_id=self.point.input_id,
+                )
+            )  # fmt: skip
+            self._lines_recorded += len(releases)
+            waiting.blocks += int(releases.ends.sum())
+        if written.keys:
+            some = slice(None, None, len(written.keys) // 64 + 1)
             texts = written.values[some], written.ledgers[some], written.actions[some]
             total = sum(len(text or b"") for of in texts for text in of)
             self.bytes_a_line = total // len(texts[0])
-        held = list(map(saved.__contains__, written.keys))
-        return _Waiting(written, held, int(releases.ends.sum()))
+        waiting.held += map(saved.__contains__, written.keys)
+        return waiting
 
-    def _introduced(self) -> list[tuple[bytes, bytes | None]]:
+    def _taken_list(self, taken: Renewal) -> bytes:
+        """The ledger's line for a list; nothing is drawn under it before this commit's records."""
+        self._lines_recorded += 1
+        named = self.point.input_id if self._lines_recorded == 1 else None
+        lines = replace(self.spec.lines_under(taken.number), input_id=named or UNSET)
+        return lines.taken_list(
+            partition=self.partition.number,
+            epoch=self._epoch,
+            next_offset=taken.since,
+            paused=paused_by(taken),
+            ordinal=self._lines_recorded,
+        )
+
+    def _introduced(self, renewals: Sequence[Renewal]) -> list[tuple[bytes, bytes | None]]:
         """The entries that later epochs need beside the rows."""
         entries: list[tuple[bytes, bytes | None]] = []
         if self._learner is not None:
@@ -374,7 +416,7 @@ class PartitionWork:
             entries.append((self._entries.learner(epoch=self._epoch), learner))
         entries += [
             (self._entries.renewal(of.what, of.number, epoch=self._epoch), encode_renewal(of))
-            for of in self._formats.unsaved()
+            for of in renewals
         ]
         self._learner = None
         return entries

@@ -38,8 +38,8 @@ class RenewedFormats(Generic[R]):
         """
         since, before = max(since, self._since[-1]), self._formats[-1]
         now = before.renewed(since)
-        self._unsaved += now.renewals[len(before.renewals) :]
         if now is not before:
+            self._unsaved += [of for of in now.renewals if of not in before.renewals]
             self._since.append(since)
             self._formats.append(now)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from hashlib import sha256
@@ -21,6 +21,7 @@ from streamdp.core.kinds.tariff import full_charge, tariff
 from streamdp.core.learners.recipes import package_of, written
 from streamdp.core.randomness import Randomness
 from streamdp.ports import StreamTopics
+from streamdp.service.lists import Catalogue, ListedFormat
 from streamdp.service.quarantine import Quarantine
 from streamdp.service.settings import Start
 from streamdp.wire.entries import Entries
@@ -61,6 +62,7 @@ class StreamSpec:
     quarantine: Quarantine | None = None  # NOT PRIVATE: unusable records, set aside
     idle: int | None = None  # milliseconds after which a key's learner is dropped
     carry: bool = True  # whether an epoch begins with what is public of the one before
+    catalogue: Catalogue = field(default_factory=Catalogue, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """Refuse a stream that must not run as a service."""
@@ -151,6 +153,22 @@ class StreamSpec:
             **{f"estimates.{e.name}": f"{e.epsilon} from {e.min_length}" for e in self.estimates},
         }
 
+    @property
+    def takes_lists(self) -> bool:
+        """Whether its policies follow the stream's list."""
+        recipe = self.learner.recipe
+        return recipe.played is not None and recipe.contexts is None
+
+    @property
+    def listed_format(self) -> ListedFormat:
+        """The format, before any list was taken."""
+        catalogue = self.catalogue if self.takes_lists else None
+        return ListedFormat(self.format, self.learner.actions, catalogue)
+
+    def lines_under(self, ordinal: int) -> Lines:
+        """The writer of lines under the list with this ordinal; 0: under none."""
+        return replace(self.lines, list_ordinal=ordinal) if ordinal else self.lines
+
     @cached_property
     def lines(self) -> Lines:
         """The writer of the stream's public lines."""
@@ -190,6 +208,11 @@ class StreamSpec:
             settings=self.settings,
         )
 
+    @property
+    def _longest_lines(self) -> Lines:
+        """The writer of the stream's longest lines."""
+        return self.lines_under(LONG if self.takes_lists else 0)
+
     @cached_property
     def row_bytes(self) -> int:
         """The bytes of a saved row."""
@@ -198,15 +221,21 @@ class StreamSpec:
     @cached_property
     def bytes_a_line(self) -> int:
         """The most bytes of a recorded release of a short key."""
-        return largest_recorded(self.lines, self.kind, key_bytes=0)
+        return largest_recorded(self._longest_lines, self.kind, key_bytes=0)
 
     @cached_property
     def largest_value(self) -> int:
         """The most bytes of a commit's value and key, whatever is drawn and whatever the keys."""
         long, latest = ESCAPED * self.most_key_bytes, max(self.partition_epochs.values(), default=0)
         longest = Entries(self.name, LONG).row(long, epoch=max(self.epoch, latest))
-        recorded = largest_recorded(self.lines, self.kind, key_bytes=self.most_key_bytes)
+        lines = self._longest_lines
+        recorded = largest_recorded(lines, self.kind, key_bytes=self.most_key_bytes)
         largest = max(self.row_bytes + len(longest), recorded)
+        if self.takes_lists:
+            list_line = lines.taken_list(
+                partition=LONG, epoch=LONG, next_offset=LONG, paused=self.actions, ordinal=LONG
+            )
+            largest = max(largest, len(list_line))
         if self.format.source is not None:
             key = Entries(self.name, LONG).renewal("schema", LONG, epoch=max(self.epoch, latest))
             largest = max(largest, MOST_RENEWAL_BYTES + len(key))

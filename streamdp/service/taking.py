@@ -73,7 +73,7 @@ from streamdp.service.saved_entries import read
 from streamdp.service.settings import Start, changes
 from streamdp.service.spec import StreamSpec
 from streamdp.wire.entries import Entries, release_entry
-from streamdp.wire.lines import Assembled, EpochMark, LedgerLine
+from streamdp.wire.lines import Assembled, EpochMark, LedgerLine, TakenList
 from streamdp.wire.published import decode_any_ledger
 from streamdp.wire.state import (
     NOTHING_READ,
@@ -363,7 +363,7 @@ class _Found:
             recorded.append(checkpoint.lines_recorded)
         if line is not None:
             published.append(line.ordinal)
-            if isinstance(line, EpochMark):
+            if isinstance(line, EpochMark | TakenList):
                 known.append(line.next_offset)
             elif not isinstance(line, Assembled):
                 known.append(line.last_offset + 1)

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 from msgspec import UNSET
@@ -37,6 +38,7 @@ from streamdp.wire.lines import (
     LedgerLine,
     LineOfKey,
     PolicyLine,
+    TakenList,
     from_base64,
 )
 from streamdp.wire.published import Lines, decode_in_force, decode_ledger
@@ -79,13 +81,18 @@ def judge_fold(
     charged: list[bytes] = []
     shown_lines: list[bytes] = []
     first = decode_ledger(evidence.ledger[0].value).input_id if evidence.ledger else UNSET
-    beginning = replace(lines, input_id=first)
-    for batch in log:
+    taken = {of.ordinal: (of, value) for of, value in _lists(evidence)}
+    for batch, listed in _under_lists(log, [of for of, _ in taken.values()]):
+        under = replace(lines, list_ordinal=listed) if listed else lines
         for release in engine.apply_batch(batch):
-            words, ordinal = lines if charged else beginning, len(charged) + 1
-            charged.append(words.ledger(release, ordinal=ordinal))
-            shown = lines.action(release)
+            while len(charged) + 1 in taken:  # nothing is drawn for it
+                charged.append(taken[len(charged) + 1][1])
+            words = under if charged else replace(under, input_id=first)
+            charged.append(words.ledger(release, ordinal=len(charged) + 1))
+            shown = under.action(release)
             shown_lines += [] if shown is None else [shown]
+    while len(charged) + 1 in taken:
+        charged.append(taken[len(charged) + 1][1])
     topics = [("ledger", charged, evidence.ledger)]
     if lines.learner:
         topics.append(("actions topic", shown_lines, evidence.actions))
@@ -95,6 +102,26 @@ def judge_fold(
         for topic, expected, records in topics
         for at in _first_difference(expected, [record.value for record in records], whole=whole)
     ]
+
+
+def _lists(evidence: Evidence) -> Iterator[tuple[TakenList, bytes]]:
+    """The ledger's lines that take a list."""
+    for record in evidence.ledger:
+        line = decode_ledger(record.value)
+        if isinstance(line, TakenList):
+            yield line, record.value
+
+
+def _under_lists(log: Iterable[Batch], lists: Sequence[TakenList]) -> Iterator[tuple[Batch, int]]:
+    """The log in parts, each under one list, with the list's ordinal; 0 for none."""
+    for batch in log:
+        since = [0, *(of.next_offset for of in lists), 1 << 62]
+        for at, (begin, end) in enumerate(pairwise(since)):
+            some = (batch.offsets >= begin) & (batch.offsets < end)
+            if some.any():
+                allowed = lists[at - 1].allowed() if at else None
+                part = replace(batch.part(some), allowed=allowed)
+                yield part, lists[at - 1].list_ordinal if at else 0
 
 
 def _first_difference(expected: list[bytes], got_lines: list[bytes], *, whole: str) -> list[int]:
@@ -138,6 +165,7 @@ def _policies(lines: Sequence[LedgerLine], records: Sequence[LineOfKey]) -> Iter
     }
     tables: dict[tuple[int, Method], Learners] = {}
     rows: dict[Identity, int] = {}
+    lists = [line for line in lines if isinstance(line, TakenList)]
     for line in lines:
         if not isinstance(line, Charge) or line.learner is UNSET:
             continue
@@ -161,7 +189,14 @@ def _policies(lines: Sequence[LedgerLine], records: Sequence[LineOfKey]) -> Iter
             if policy is None:
                 continue
             learners.count("in_force", len(policy) // _PART_BYTES)
-            computed = learners.policies(np.array([row]), np.array([due]))
+            taken = [
+                of for of in lists if of.epoch == line.epoch and of.next_offset <= line.last_offset
+            ]
+            named = 0 if line.list_ordinal is UNSET else line.list_ordinal
+            if named != (taken[-1].list_ordinal if taken else 0):
+                yield f"{line.identity}: of list {named}, which does not hold for its records"
+            allowed = taken[-1].allowed() if taken else None
+            computed = learners.policies(np.array([row]), np.array([due]), allowed)
             if computed[0].astype("<u4").tobytes() != policy:
                 yield f"{line.identity}: a policy that does not follow from the sums"
         except (InvalidConfig, StateMismatch) as error:

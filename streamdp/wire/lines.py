@@ -7,6 +7,7 @@ stand in the order in which they are written; the public ones come first.
 from __future__ import annotations
 
 from base64 import b64decode
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from fractions import Fraction
 from typing import Annotated, Literal
@@ -14,7 +15,7 @@ from typing import Annotated, Literal
 import numpy as np
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from streamdp.core.arrays import Ints
+from streamdp.core.arrays import Bools, Ints
 from streamdp.core.errors import StateMismatch
 from streamdp.core.events import ACTION, SUMS, After, Carried, Key
 from streamdp.core.releases import Identity, names_of_sums
@@ -116,6 +117,13 @@ class PolicyLine(Named, frozen=True, kw_only=True, tag_field="type", tag="policy
         Literal["header", "value"],
         Meta(description="Where events name action and context: public, or protected content."),
     ]
+    list_ordinal: (
+        Annotated[
+            int,
+            Meta(ge=1, description="The list that the policy was computed under, if there is one."),
+        ]
+        | UnsetType
+    ) = UNSET
     policy: Annotated[
         str,
         Meta(
@@ -211,6 +219,12 @@ class Charge(Named, frozen=True, kw_only=True, tag_field="type", tag="charge"):
     learner: (
         Annotated[
             str, Meta(description="Of a feedback stream: recipe and options of its policies.")
+        ]
+        | UnsetType
+    ) = UNSET
+    list_ordinal: (
+        Annotated[
+            int, Meta(ge=1, description="Of a feedback stream: the list that policies follow.")
         ]
         | UnsetType
     ) = UNSET
@@ -352,7 +366,47 @@ class EpochMark(Struct, frozen=True, kw_only=True, tag_field="type", tag="epoch"
     seeded: Annotated[bool, Meta(description="If true, nothing is guaranteed: a test.")]
 
 
-LedgerLine = Charge | EpochMark
+class TakenList(Struct, frozen=True, kw_only=True, tag_field="type", tag="list"):
+    """Says which list of actions policies follow from one record on: a line of the ledger.
+
+    What ends a block from `next_offset` on, and a key that opens there, has its policy over what is
+    not paused, until the next such line of the epoch. A list that pauses all of the actions changes
+    no policy.
+    """
+
+    schema: Annotated[int, Meta(ge=1, description="Version of this schema.")]
+    stream: str
+    partition: Natural
+    epoch: Natural
+    input: Annotated[str, Meta(description="The input topic.")]
+    input_id: InputId | UnsetType = UNSET
+    next_offset: Annotated[int, Meta(ge=0, description="First input record under this list.")]
+    list_ordinal: Annotated[int, Meta(ge=1, description="The list's, in the stream's catalogue.")]
+    actions: Annotated[list[str], Meta(description="The name of each column of the sums.")]
+    paused: Annotated[list[str], Meta(description="The names that have no chance in policies.")]
+    ordinal: Ordinal
+    digest: Annotated[str, Meta(description="Digest of the stream's configuration.")]
+    version: Annotated[
+        str, Meta(description="Version of the library; beside it the package of a foreign recipe.")
+    ]
+    seeded: Annotated[bool, Meta(description="If true, nothing is guaranteed: a test.")]
+
+    def allowed(self) -> Bools | None:
+        """Which columns may have a chance; None: all."""
+        return allowed_of(self.actions, self.paused)
+
+
+def allowed_of(actions: Sequence[str], paused: Collection[str]) -> Bools | None:
+    """Which actions may have a chance in policies; None: all, or a list that allows none.
+
+    >>> allowed_of(["a", "b", "c"], ["b", "gone"])
+    array([ True, False,  True])
+    """
+    allowed = np.array([name not in paused for name in actions], dtype=np.bool_)
+    return allowed if allowed.any() and not allowed.all() else None
+
+
+LedgerLine = Charge | EpochMark | TakenList
 
 
 class PersonsCap(Struct, frozen=True, kw_only=True):

@@ -9,7 +9,8 @@ A line is a JSON object of a published schema (`streamdp.wire.schemas`). The rul
    neither a commit's size nor whether it fits under a limit depends on the draw (privacy
    contract, P5). Everything before them is public: slots, offsets, charge, configuration.
 3. The catalogue's line (`ListLine`) says which actions readers may show, or that they use the
-   fallback action for all keys; no draw knows of it.
+   fallback action for all keys; no draw knows of it. Policies follow it from a record on that the
+   ledger names (`TakenList`); their lines have the list's ordinal, once there is one.
 4. A key that is not UTF-8 appears as `key_base64`; the null key is `"key": null`.
 5. Where the learner has a memory, an action's line has the action in force. The ledger line has the
    drawn vote, the action in force after it, and the memory's name: from the votes and this name
@@ -39,7 +40,7 @@ Readers ignore fields they do not know, and refuse a `schema` higher than they k
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
@@ -67,6 +68,7 @@ from streamdp.wire.lines import (
     ListLine,
     Named,
     PolicyLine,
+    TakenList,
     key_bytes,
 )
 
@@ -104,6 +106,7 @@ class Lines:
     played: Literal["header", "value"] = "header"  # feedback streams: where action and context are
     schedule: str = ""  # of the learner's blocks, as text
     input_id: str | UnsetType = UNSET  # of the input topic, if the next line is to have it
+    list_ordinal: int | UnsetType = UNSET  # of the list that policies are computed under
     _fill: tuple[int, ...] = field(init=False, repr=False, compare=False)
     _estimates: Mapping[str, Estimate] = field(init=False, repr=False, compare=False)
 
@@ -134,6 +137,7 @@ class Lines:
             actions=list(self.shown or self.actions),
             context=UNSET if self.contexts is None else _fields(self.contexts),
             played=self.played,
+            list_ordinal=self.list_ordinal,
             policy=b64encode(policy).decode(),
         )
         return _encode(line)
@@ -179,6 +183,29 @@ class Lines:
             input_id=self.input_id,
             next_offset=next_offset,
             carries=UNSET if carries is None else carries,
+            ordinal=ordinal,
+            digest=self.digest,
+            version=self.version,
+            seeded=self.seeded,
+        )
+        return _encode(line)
+
+    def taken_list(
+        self, *, partition: int, epoch: int, next_offset: int, paused: Sequence[str], ordinal: int
+    ) -> bytes:
+        """The ledger line for taking the list of these lines."""
+        assert self.list_ordinal is not UNSET
+        line = TakenList(
+            schema=LEDGER_SCHEMA,
+            stream=self.stream,
+            partition=partition,
+            epoch=epoch,
+            input=self.input,
+            input_id=self.input_id,
+            next_offset=next_offset,
+            list_ordinal=self.list_ordinal,
+            actions=list(self.actions),
+            paused=list(paused),
             ordinal=ordinal,
             digest=self.digest,
             version=self.version,
@@ -249,7 +276,7 @@ class Lines:
 
     def _summed(self, release: Release) -> dict[str, Any]:
         """The fields of each arm's two numbers, whose length is a function of K."""
-        members: dict[str, Any] = {"learner": self.learner}
+        members: dict[str, Any] = {"learner": self.learner, "list_ordinal": self.list_ordinal}
         names = names_of_sums(pairs=self.played == "value")
         for name, of in zip(names, release.sums or (), strict=False):
             members[name] = b64encode(of.astype("<i8").tobytes()).decode()
@@ -359,7 +386,7 @@ def _decoded(decoder: msgspec.json.Decoder[Line], value: bytes, *, where: str, n
         raise StateMismatch(where, "unreadable", expected=expected, got=error) from None
     if line.schema > newest:
         _refuse_newer(value, where=where, newest=newest)
-    if not isinstance(line, EpochMark | Assembled | ListLine):
+    if not isinstance(line, EpochMark | TakenList | Assembled | ListLine):
         _check_key(line, where=where)
     return line
 

@@ -49,6 +49,14 @@ class ReadyReleases:
     ledgers: list[bytes] = field(default_factory=list, repr=False)
     actions: list[bytes | None] = field(default_factory=list, repr=False)
 
+    def add(self, others: ReadyReleases) -> None:
+        """Add later ones."""
+        self.keys += others.keys
+        self.places += others.places
+        self.values += others.values
+        self.ledgers += others.ledgers
+        self.actions += others.actions
+
     def published(self) -> tuple[list[tuple[Key, bytes]], list[tuple[Key, bytes]]]:
         """The records of the actions topic and of the ledger, once these are durable."""
         shown = zip(self.keys, self.actions, strict=True)

@@ -28,7 +28,7 @@ import numpy as np
 from msgspec import UNSET
 from numpy.typing import NDArray
 
-from streamdp.core.arrays import Columns, Ints
+from streamdp.core.arrays import Bools, Columns, Ints
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import SUMS, Carried
 from streamdp.core.evidence import NEWEST, named
@@ -176,16 +176,16 @@ class Learners:
         """Add the release of a block of each row."""
         self._put(rows, self.evidence.fold(self._of(rows), released, lengths))
 
-    def in_force(self, rows: Ints, lengths: Ints) -> NDArray[Any]:
+    def in_force(self, rows: Ints, lengths: Ints, allowed: Bools | None = None) -> NDArray[Any]:
         """What is in force during the next blocks of rows, which have these lengths."""
-        return self.evidence.in_force(self._of(rows), lengths)
+        return self.evidence.in_force(self._of(rows), lengths, allowed)
 
-    def policies(self, rows: Ints, blocks: Ints) -> Policy:
-        """The policies in force during these blocks of rows."""
+    def policies(self, rows: Ints, blocks: Ints, allowed: Bools | None = None) -> Policy:
+        """The policies in force during these blocks of rows, over the allowed actions."""
         kind = self.method.kind(self.actions)
         if kind is None:
             raise StateMismatch("votes put no policy in force")
-        policies: Policy = self.in_force(rows, kind.schedule.lengths(blocks))
+        policies: Policy = self.in_force(rows, kind.schedule.lengths(blocks), allowed)
         return policies
 
     def known(self, row: int, actions: int) -> Known:

@@ -34,7 +34,14 @@ from streamdp.service.verifying.terms import (
     Terms,
     alike,
 )
-from streamdp.wire.lines import CarriedOver, Charge, EpochMark, LedgerLine, key_bytes
+from streamdp.wire.lines import (
+    CarriedOver,
+    Charge,
+    EpochMark,
+    LedgerLine,
+    TakenList,
+    key_bytes,
+)
 from streamdp.wire.retracing import Learners, grown, released_by, schedule_in
 
 _ESTIMATES = sorted(ESTIMATES)
@@ -110,7 +117,10 @@ class PartitionLines:
                 continue
             self._read_charges(charges)
             charges = []
-            self._read_mark(at, line)
+            if isinstance(line, TakenList):
+                self._read_list(at, line)
+            else:
+                self._read_mark(at, line)
         self._read_charges(charges)
 
     def _lay_out(self) -> None:
@@ -144,6 +154,22 @@ class PartitionLines:
             self._charges.book_newest(self._rows)
             self._rows["opened"] = False
 
+    def _read_list(self, at: int, line: TakenList) -> None:
+        """A list holds from a record on that comes after all that was read before its line."""
+        self.lines += 1
+        self.seeded += line.seeded
+        for wrong in (*self._terms.of_place(line), *self._terms.of_epoch(line)):
+            self._tell(at, wrong)
+        if max(line.ordinal, line.epoch, line.next_offset, line.list_ordinal) >= LARGEST:
+            self._tell(at, f"a number is too large; expected < {LARGEST}")
+            return
+        mark = np.zeros(1, _LINE)
+        mark["at"], mark["ordinal"], mark["epoch"] = at, line.ordinal, line.epoch
+        mark["last_offset"] = -1
+        self._in_order(mark)
+        for wrong in self._terms.takes(line, first=max(self._position, self._last + 1)):
+            self._tell(at, wrong)
+
     def _read_charges(self, charges: Sequence[tuple[int, Charge]]) -> None:
         try:
             batch = self._columns(charges)
@@ -163,6 +189,14 @@ class PartitionLines:
             batch,
             batch["first_offset"] < self._position,
             "record {first_offset} is read again, epoch {epoch} began after it",
+        )
+        taken = self._terms.lists_of(batch)
+        self._terms.report(
+            batch,
+            (batch["list"] != taken) & (batch["code"] <= ENDS),
+            "block {block} ({kind}) is of list {list}, expected {taken}",
+            list=batch["list"],
+            taken=taken,
         )
         self._last = max(self._last, int(batch["last_offset"].max()))
         self.slots += int((batch["stop"] - batch["start"])[batch["code"] == ENDS].sum())

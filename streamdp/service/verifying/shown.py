@@ -12,11 +12,19 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 import numpy as np
+from msgspec import UNSET
 
 from streamdp.core.arrays import Table
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import Key
-from streamdp.service.verifying.terms import CODES, OPENS, SavedProgress, Terms, alike
+from streamdp.service.verifying.terms import (
+    CODES,
+    LARGEST,
+    OPENS,
+    SavedProgress,
+    Terms,
+    alike,
+)
 from streamdp.wire.lines import ActionLine, LineOfKey, from_base64, key_bytes
 from streamdp.wire.published import named_levels
 
@@ -32,6 +40,7 @@ _RECORD = np.dtype(
     [
         ("row", "i4"), ("code", "i1"), ("epoch", "i8"), ("born", "i8"), ("block", "i8"),
         ("choice", "i4"),  # the number of the action, or how many parts the policy has
+        ("list", "i8"),  # the ordinal of the policy's list; 0 for none
         ("names", "i4"), ("one", "u8"), ("two", "u8"),  # the policy's digest
     ]
 )  # fmt: skip
@@ -66,17 +75,18 @@ class ShownLines:
         """Read records of the actions topic, before any line."""
         records, keys = list[tuple[int, ...]](), self._keys
         for line in lines:
-            prints = (0, 0)
+            prints, listed = (0, 0), 0
             if isinstance(line, ActionLine):
                 choice, names = line.index, line.action
             else:
                 policy = from_base64(line.policy, "policy")
                 choice, names = len(policy) // _PART_BYTES, named_levels(line)
                 prints = _fingerprint(policy)
+                listed = 0 if line.list_ordinal is UNSET else min(line.list_ordinal, LARGEST)
             records.append((
                 keys.setdefault(key_bytes(line), len(keys)), CODES[line.kind], line.epoch,
-                line.born, line.block, choice, self._texts.setdefault(names, len(self._texts)),
-                *prints,
+                line.born, line.block, choice, listed,
+                self._texts.setdefault(names, len(self._texts)), *prints,
             ))  # fmt: skip
         self._records.append(np.array(records, _RECORD))
         if sum(map(len, self._records)) > self._room:
@@ -143,14 +153,24 @@ class ShownLines:
             new["lost"],
             "block {block}: the ledger's sums do not say which policy it put in force",
         )
-        for table in np.unique(new["table"][~new["lost"]]).tolist():
-            which = np.flatnonzero(~new["lost"] & (new["table"] == table))
+        self._terms.report(
+            batch,
+            shown["list"] != batch["list"],
+            "block {block}: the published policy is of list {shown}, its line of list {line}",
+            shown=shown["list"],
+            line=batch["list"],
+        )
+        groups = np.stack([new["table"], batch["list"], batch["epoch"]], axis=1)
+        for group in np.unique(groups[~new["lost"]], axis=0):
+            which = np.flatnonzero(~new["lost"] & (groups == group).all(axis=1))
+            table, listed, epoch = group.tolist()
             of, learners = batch[which], self._terms.tables[table]
+            allowed = self._terms.allowed_by(epoch, listed)
             prints = np.zeros((len(which), 2), dtype=np.uint64)
             try:
                 for parts in np.unique(shown["choice"][which]).tolist():
                     learners.count("in_force", parts)
-                computed = learners.policies(of["row"], new["due"][which])
+                computed = learners.policies(of["row"], new["due"][which], allowed)
                 prints[:] = [_fingerprint(policy.astype("<u4").tobytes()) for policy in computed]
             except (InvalidConfig, StateMismatch) as error:
                 self._terms.tell(int(of["at"][0]), f"block {of['block'][0]}: {error}")

@@ -25,7 +25,7 @@ from streamdp.core.releases import Identity, Release
 from streamdp.core.selection import Smallest
 from streamdp.ports import StreamTopics
 from streamdp.service.verifying.charged import ChargeNumbers
-from streamdp.wire.lines import ENDS_BLOCK, CarriedOver, Charge, LedgerLine
+from streamdp.wire.lines import ENDS_BLOCK, CarriedOver, Charge, LedgerLine, TakenList
 from streamdp.wire.published import CARRIED, decode_ledger, named_levels
 from streamdp.wire.retracing import Learners, Method, released_with
 
@@ -52,7 +52,7 @@ NUMBERS = (
 """What differs from line to line, beside the key."""
 
 TERMS = [("code", "i8"), ("charge", "i8"), ("table", "i8"), ("vote", "i8"), ("carried", "?"),
-         ("ours", "?")]  # fmt: skip
+         ("ours", "?"), ("list", "i8")]  # fmt: skip
 """What a line's terms say, as columns."""
 
 _CONFIGURED = (
@@ -123,6 +123,14 @@ class _Sort(NamedTuple):
     columns: tuple[int | bool, ...]  # `TERMS`
 
 
+class _List(NamedTuple):
+    """A list that was taken; of an epoch the first is none."""
+
+    position: int
+    ordinal: int
+    allowed: Bools | None
+
+
 class Terms:
     """The terms of one partition's lines, by number; it says what is wrong with a line."""
 
@@ -148,6 +156,7 @@ class Terms:
         self._sorts: list[_Sort] = []
         self._columns: Table = np.zeros(0, TERMS)
         self._table_of: dict[tuple[int, Method], int] = {}
+        self._lists: dict[int, list[_List]] = {}  # that were taken, by epoch, in their order
 
     @property
     def epochs(self) -> set[int]:
@@ -160,7 +169,7 @@ class Terms:
             line.kind, line.epoch, line.input, line.input_id, line.digest, line.mechanism,
             line.epsilon, line.rate, line.scale, line.delta, line.memory, line.learner,
             line.actions, line.seeded, line.index, line.action, line.stream, line.partition,
-            line.carried is UNSET, line.in_force is UNSET,
+            line.carried is UNSET, line.in_force is UNSET, line.list_ordinal,
         )  # fmt: skip
         sort = self._sort_of.get(terms)
         if sort is None:
@@ -251,8 +260,40 @@ class Terms:
         if code == OPENS and charge:
             faults.append("an opening that is charged")
         vote = -1 if line.index is UNSET else min(line.index, LARGEST)
-        columns = (code, self._levels.number(charge), table, vote, carries, ours)
+        listed = 0 if line.list_ordinal is UNSET else min(line.list_ordinal, LARGEST)
+        columns = (code, self._levels.number(charge), table, vote, carries, ours, listed)
         return _Sort(line.kind, tuple(faults), columns)
+
+    def takes(self, line: TakenList, *, first: int) -> Iterator[str]:
+        """Note a list, and yield what is wrong with it; `first`: no record before that is left."""
+        taken = self._lists.setdefault(line.epoch, [_List(-1, 0, None)])
+        if line.list_ordinal <= taken[-1].ordinal:
+            yield f"list {line.list_ordinal} is taken after list {taken[-1].ordinal}"
+        if line.next_offset < (first := max(taken[-1].position, first)):
+            yield f"list {line.list_ordinal} holds from {line.next_offset}, expected ≥ {first}"
+        for index, name in enumerate(line.actions):
+            yield from self.named_so(line.epoch, index, name)
+        if unknown := sorted(set(line.paused) - set(line.actions)):
+            yield f"list {line.list_ordinal} pauses {unknown[0][:_SHOWN]}, which it does not have"
+        taken.append(_List(line.next_offset, line.list_ordinal, line.allowed()))
+
+    def lists_of(self, batch: Table) -> Ints:
+        """The ordinals of the lists that policies of these lines follow; 0 where there is none.
+
+        That is the last in the epoch that holds from a line's last record or one before it.
+        """
+        ordinals = np.zeros(len(batch), dtype=np.int64)
+        for epoch, taken in self._lists.items():
+            some = batch["epoch"] == epoch
+            since = np.array([of.position for of in taken])
+            places = np.searchsorted(since, batch["last_offset"][some], side="right") - 1
+            ordinals[some] = np.array([of.ordinal for of in taken])[places]
+        return ordinals
+
+    def allowed_by(self, epoch: int, ordinal: int) -> Bools | None:
+        """What a list allows; None: all, or there is no list."""
+        lists = (of.allowed for of in self._lists.get(epoch, ()) if of.ordinal == ordinal)
+        return next(lists, None)
 
     def named_so(self, epoch: int, index: int, name: str) -> Iterator[str]:
         """Check that an action, or what policies belong to (-1), has one name in an epoch."""

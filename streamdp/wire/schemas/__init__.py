@@ -68,7 +68,7 @@ _TITLES = {
     "action": "The action in force for one key.",
     "policy": "The policy in force for one key of a feedback stream.",
     "list": "Which actions readers of a stream may show.",
-    "ledger": "A release and its charge, or the beginning of an epoch.",
+    "ledger": "A release and its charge, the beginning of an epoch, or of a list.",
     "assembly": "The requests that may become events: a line of an assembly's ledger.",
 }
 

@@ -1,0 +1,532 @@
+"""Owners take a list at a position: through crashes, in the ledger, and what `verify` finds."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec import UNSET
+
+from streamdp.client.answers import Names, Source
+from streamdp.client.choosing import choose
+from streamdp.client.http_wire import answer_of, chosen
+from streamdp.client.requests import Request, request_record
+from streamdp.client.table import Table
+from streamdp.core.errors import StreamdpError, TransportLost
+from streamdp.core.events import OPENING
+from streamdp.core.evidence.policy import PARTS
+from streamdp.core.learners.feedback.policy_following import policy_following
+from streamdp.ports import LastCommit, Partition, Published, Records, StreamTopics
+from streamdp.serve.history import StreamReleases
+from streamdp.service import batches, protocol
+from streamdp.service.batches import DecodedRecords
+from streamdp.service.lists import Catalogue
+from streamdp.service.protocol import PartitionWork
+from streamdp.service.renewed_formats import RenewedFormats
+from streamdp.service.settings import Pace
+from streamdp.service.spec import StreamSpec
+from streamdp.service.verifying.verification import Verification
+from streamdp.testing.judge import judge, judge_fold
+from streamdp.wire.lines import Charge, PolicyLine, TakenList, from_base64
+from streamdp.wire.published import decode_in_force, decode_ledger
+from streamdp.wire.renewals import Renewal
+from tests.service.test_contexts_service import spec as contexts_spec
+from tests.support.decoding import decode
+from tests.support.protocol_model import Store, evidence, restore, settle
+from tests.support.publishing import list_record
+from tests.support.services import QUICK, Between, Room
+from tests.support.streams import ACTIONS, feedback_spec, shown, spec
+
+KEYS = (b"fr", b"de", None)
+RECORDS = 220
+PAUSES: Sequence[Sequence[str]] = (
+    [ACTIONS[0]], [], [ACTIONS[1], ACTIONS[2]], [ACTIONS[2], "gone"], list(ACTIONS),
+)  # fmt: skip
+
+
+def stream(**options: Any) -> StreamSpec:
+    learner = policy_following(actions=ACTIONS, epsilon="1/2", schedule="capped 4")
+    return feedback_spec(name="home", learner=learner, **options)
+
+
+def list_line(ordinal: int) -> bytes:
+    """The n-th list of the stream."""
+    return list_record(ordinal, paused=PAUSES[ordinal % len(PAUSES)], actions=ACTIONS).value
+
+
+@dataclass
+class Life:
+    """A partition whose list changes, in any order with cuts, decisions and crashes."""
+
+    chance: random.Random
+    stream: StreamSpec = field(default_factory=stream)
+    ordinal: int = 0
+    crashes: int = 0
+
+    def __post_init__(self) -> None:
+        records, headers = shown(RECORDS)
+        self.store = Store(records, headers=headers)
+
+    def again(self) -> PartitionWork:
+        """Another process takes it: it has read no list yet."""
+        self.crashes += 1
+        self.stream = replace(self.stream, catalogue=Catalogue())
+        return restore(self.store, self.stream)
+
+    def tell(self) -> Life:
+        store, chance, pending = self.store, self.chance, None
+        work, now = restore(store, self.stream), 0.0
+        pace, inbox = Pace(records=chance.choice([4, 1000]), seconds=20.0), list[DecodedRecords]()
+        read = 0
+        for _ in range(300):
+            now += chance.random()
+            match chance.choice(("read", "read", "absorb", "list", "cut", "decide", "crash")):
+                case "read" if read < store.end:
+                    stop = min(store.end, read + chance.randrange(1, 30))
+                    if self.ordinal:
+                        self.stream.catalogue.read(list_line(self.ordinal))
+                    inbox += work.read(store.records(read, stop))
+                    read = stop
+                case "absorb" if inbox:
+                    work.absorb(inbox)
+                    inbox = []
+                case "list" if chance.random() < 0.6:
+                    self.ordinal += chance.randrange(1, 3)
+                case "cut" if pending is None and (work.urgent or work.behind):
+                    pending = work.cut(now=now, pace=pace)
+                case "decide" if pending is not None:
+                    store.send(pending.commit)
+                    store.decide(pending.commit)
+                    pending = None
+                case "crash" if chance.random() < 0.5:
+                    if pending is not None and chance.random() < 0.5:
+                        store.send(pending.commit)
+                        store.decide(pending.commit)
+                    work, pending, inbox = self.again(), None, []
+                    read = work.engine.position
+        if pending is not None:
+            store.decide(pending.commit)
+        if read < store.end:
+            self.stream.catalogue.read(list_line(self.ordinal))
+            inbox += work.read(store.records(read, store.end))
+        if inbox:
+            work.absorb(inbox)
+        settle(store, work)
+        return self
+
+    @property
+    def lists(self) -> list[TakenList]:
+        lines = [decode_ledger(record.value) for record in self.store.ledger]
+        return [line for line in lines if isinstance(line, TakenList)]
+
+    def wrong(self) -> list[str]:
+        store, of = self.store, self.stream
+        batch, _ = decode(of.format, [store.records(0, store.end)], most_key_bytes=64)
+        fold = judge_fold(
+            evidence(store), engine=of.engine(0), lines=of.lines, log=[batch], whole="whole"
+        )
+        return [*judge(evidence(store)), *fold, *self.site().violations()]
+
+    def site(self) -> Site:
+        return Site(self.stream, self.store.state, self.store.ledger, self.store.actions)
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a partition leaves."""
+
+    stream: StreamSpec
+    state: dict[bytes, bytes]
+    ledger: Sequence[Published]
+    actions: Sequence[Published]
+
+    def violations(self) -> list[str]:
+        """What `verify` says of it."""
+        verification, topics = Verification(configured=[self.stream]), self.stream.topics
+        verification.read_state(topics, LastCommit(0, self.state))
+        verification.read_published(topics, self.actions)
+        verification.read_all_published(topics)
+        verification.read(topics, self.ledger)
+        verification.finish()
+        return verification.violations
+
+    def forged(self, change: Callable[[list[dict[str, Any]], list[dict[str, Any]]], None]) -> Site:
+        ledger, actions = (
+            [json.loads(record.value) for record in records]
+            for records in (self.ledger, self.actions)
+        )
+        keys = [[record.key for record in records] for records in (self.ledger, self.actions)]
+        change(ledger, actions)
+        records = [
+            [
+                Published(0, at, key, json.dumps(line, separators=(",", ":")).encode())
+                for at, (key, line) in enumerate(zip(named, lines, strict=False))
+            ]
+            for named, lines in zip(keys, (ledger, actions), strict=True)
+        ]
+        return replace(self, ledger=records[0], actions=records[1])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_policies_follow_each_list_from_its_position_through_any_crash(seed: int) -> None:
+    """Judge, fold of the input under the ledger's lists, and `verify`: none finds anything."""
+    life = Life(random.Random(seed)).tell()
+    assert life.crashes > 5
+    assert len(life.lists) > 3
+    assert life.wrong() == []
+    taken = [(of.next_offset, of.list_ordinal) for of in life.lists]
+    assert taken == sorted(taken)
+    assert not any(b"release" in place for place in life.store.state)
+
+
+def test_a_paused_action_has_no_part_of_any_policy_after_the_position() -> None:
+    life = Life(random.Random(3)).tell()
+    lists = {of.list_ordinal: of for of in life.lists}
+    compared = 0
+    for record in life.store.actions:
+        line = decode_in_force(record.value)
+        assert isinstance(line, PolicyLine)
+        if not isinstance(line.list_ordinal, int):
+            assert line.last_offset < life.lists[0].next_offset
+            continue
+        assert line.last_offset >= lists[line.list_ordinal].next_offset
+        allowed = lists[line.list_ordinal].allowed()
+        parts = np.frombuffer(from_base64(line.policy, "policy"), "<u4").tolist()
+        if allowed is not None:
+            assert [bool(part) for part in parts] == allowed.tolist()
+            compared += 1
+    assert compared > 10
+
+
+Patch = pytest.MonkeyPatch
+
+
+def one_list_for_all_that_waits(patch: Patch) -> None:
+    """Records that were read before the position are applied under the newest list."""
+
+    def together(records: Sequence[DecodedRecords]) -> Iterator[list[DecodedRecords]]:
+        some = list(records)
+        yield [replace(of, listed=some[-1].listed) for of in some]
+
+    patch.setattr(protocol, "under_one_list", together)
+
+
+def not_saved(patch: Patch) -> None:
+    """A rebuild knows no list."""
+    unsaved = RenewedFormats.unsaved
+
+    def forgetful(self: RenewedFormats[Any]) -> list[Renewal]:
+        unsaved(self)
+        return []
+
+    patch.setattr(RenewedFormats, "unsaved", forgetful)
+
+
+def taken_earlier_than_said(patch: Patch) -> None:
+    """From the last record of the fetch before on; the ledger names the fetch."""
+    renew = RenewedFormats.renew
+
+    def early(self: RenewedFormats[Any], since: int) -> None:
+        renew(self, since)
+        if len(self._since) > 1 and self._since[-1] == since > self._since[-2]:
+            self._since[-1] = max(self._since[-2], since - 1)
+
+    patch.setattr(RenewedFormats, "renew", early)
+
+    def late(self: PartitionWork, records: Sequence[DecodedRecords]) -> None:
+        for of in records:
+            self._absorb([replace(of, listed=self._formats._formats[-1].newest)])
+
+    patch.setattr(PartitionWork, "absorb", late)
+
+
+def taken_again_at_the_next_start(patch: Patch) -> None:
+    """Positions move: a rebuild takes the newest list from its first record on."""
+    cut = RenewedFormats.cut
+
+    def newest(self: RenewedFormats[Any], records: Records) -> Iterator[tuple[Any, Records]]:
+        for _, part in cut(self, records):
+            yield self._formats[-1], part
+
+    patch.setattr(RenewedFormats, "cut", newest)
+
+
+@pytest.mark.parametrize(
+    "breaks",
+    [
+        one_list_for_all_that_waits,
+        not_saved,
+        taken_earlier_than_said,
+        taken_again_at_the_next_start,
+    ],
+)
+def test_a_broken_taking_is_caught(breaks: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    breaks(monkeypatch)
+    for seed in range(8):
+        try:
+            if Life(random.Random(seed)).tell().wrong():
+                return
+        except StreamdpError:
+            return
+    pytest.fail("not caught")
+
+
+# -- what a ledger says ----------------------------------------------------------------------------
+
+Lines = list[dict[str, Any]]
+
+
+@cache
+def honest() -> Site:
+    return Life(random.Random(3)).tell().site()
+
+
+def first_list(ledger: Lines) -> dict[str, Any]:
+    return next(line for line in ledger if line["type"] == "list")
+
+
+def names_a_later_position(ledger: Lines, actions: Lines) -> None:
+    first_list(ledger)["next_offset"] += 15
+
+
+def names_an_earlier_position(ledger: Lines, actions: Lines) -> None:
+    lists = [line for line in ledger if line["type"] == "list"]
+    lists[-1]["next_offset"] = lists[-2]["next_offset"] - 1
+
+
+def pauses_something_else(ledger: Lines, actions: Lines) -> None:
+    line = next(of for of in ledger if of["type"] == "list" and len(of["paused"]) == 1)
+    line["paused"] = [name for name in line["actions"] if name not in line["paused"]][:1]
+
+
+def pauses_what_there_is_not(ledger: Lines, actions: Lines) -> None:
+    first_list(ledger)["paused"].append("nobody")
+
+
+def names_other_columns(ledger: Lines, actions: Lines) -> None:
+    first_list(ledger)["actions"].reverse()
+
+
+def has_one_list_twice(ledger: Lines, actions: Lines) -> None:
+    lists = [line for line in ledger if line["type"] == "list"]
+    lists[-1]["list_ordinal"] = lists[-2]["list_ordinal"]
+
+
+def misses_a_list(ledger: Lines, actions: Lines) -> None:
+    ledger.remove(first_list(ledger))
+
+
+def charges_under_another_list(ledger: Lines, actions: Lines) -> None:
+    next(line for line in ledger if line.get("kind") and "list_ordinal" in line)[
+        "list_ordinal"
+    ] += 1
+
+
+def shows_under_another_list(ledger: Lines, actions: Lines) -> None:
+    next(line for line in actions if "list_ordinal" in line)["list_ordinal"] += 1
+
+
+def has_huge_numbers(ledger: Lines, actions: Lines) -> None:
+    first_list(ledger)["next_offset"] = 1 << 62
+
+
+def is_of_another_stream(ledger: Lines, actions: Lines) -> None:
+    first_list(ledger)["stream"] = "away"
+
+
+FORGERIES: dict[Callable[[Lines, Lines], None], str] = {
+    names_a_later_position: "is of list",
+    names_an_earlier_position: "expected ≥",
+    pauses_something_else: "does not follow",
+    pauses_what_there_is_not: "pauses nobody",
+    names_other_columns: "action 0 is of",
+    has_one_list_twice: "is taken after list",
+    misses_a_list: "was due",
+    charges_under_another_list: "is of list",
+    shows_under_another_list: "the published policy is of list",
+    has_huge_numbers: "a number is too large",
+    is_of_another_stream: "it names away/0",
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES, ids=lambda forgery: forgery.__name__)
+def test_verify_finds_a_forged_list(forgery: Callable[[Lines, Lines], None]) -> None:
+    assert honest().violations() == []
+    found = honest().forged(forgery).violations()
+    assert any(FORGERIES[forgery] in what for what in found), found
+
+
+# -- the service -----------------------------------------------------------------------------------
+
+
+async def lived(room: Room, name: str, changes: int) -> None:
+    """Records, and before each handful another list."""
+    topics = room.specs[name].topics
+    for turn in range(changes):
+        async with room.worker():
+            room.log.revise(topics, lambda before: list_line(_ordinal(before) + 1))
+            room.send(name, *shown(40, keys=KEYS, seed=turn))
+            await room.until(room.is_read)
+
+
+def _ordinal(before: bytes | None) -> int:
+    return 0 if before is None else json.loads(before)["ordinal"]
+
+
+def taken_lists(room: Room, partition: Partition) -> list[TakenList]:
+    lines = [decode_ledger(record.value) for record in room.evidence(partition).ledger]
+    return [line for line in lines if isinstance(line, TakenList)]
+
+
+def test_every_partition_takes_the_list_that_is_there_when_its_records_come() -> None:
+    """In its own commit: the first line of a ledger too, which names the input's id."""
+
+    async def run() -> Room:
+        room = Room([stream()], partitions=2)
+        await lived(room, "home", 4)
+        return room
+
+    room = asyncio.run(run())
+    assert room.wrong() == []
+    for partition in room.partitions:
+        taken = taken_lists(room, partition)
+        assert [of.list_ordinal for of in taken] == [1, 2, 3, 4]
+        assert taken[0].ordinal == 1
+        assert isinstance(taken[0].input_id, str)
+        assert taken[0].next_offset == 0
+        charges = [decode_ledger(of.value) for of in room.evidence(partition).ledger]
+        assert all(of.list_ordinal for of in charges if isinstance(of, Charge))
+
+
+@pytest.mark.parametrize("of", [spec(), contexts_spec("header")], ids=["losses", "contexts"])
+def test_other_streams_take_no_list(of: StreamSpec) -> None:
+    """Nor do their lines change."""
+    assert not of.takes_lists
+    assert of.lines_under(0) is of.lines
+    assert of.listed_format.catalogue is None
+
+
+def test_a_list_that_cannot_be_read_leaves_the_one_that_was_taken() -> None:
+    """Said once, until it can be read again."""
+
+    class Deaf(Between):
+        """Answers with an error, with something newer, and at last well."""
+
+        asked = 0
+
+        async def newest_list(self, stream: str) -> bytes | None:
+            type(self).asked += 1
+            if self.asked < 4:
+                raise TransportLost("catalogue", "away", expected="an answer", got="none")
+            if self.asked < 7:
+                return b'{"type":"list","schema":99}'
+            return await self.inner.newest_list(stream)
+
+    async def run() -> tuple[Room, list[Any]]:
+        room = Room([stream()], partitions=1)
+        room.log.revise(room.specs["home"].topics, lambda _: list_line(1))
+        records, headers = shown(300, keys=KEYS)
+        settings = replace(QUICK, poll_records=1, batch_records=1)
+        async with room.worker(around=Deaf, settings=settings) as worker:
+            room.send("home", records, headers)
+            await room.until(room.is_read)
+            lost = worker.log.of("list_lost")
+        return room, lost
+
+    room, lost = asyncio.run(run())
+    assert len(lost) == 1
+    (taken,) = taken_lists(room, room.partitions[0])
+    assert taken.next_offset >= 6
+    assert room.wrong() == []
+
+
+def test_a_new_epoch_takes_the_list_anew() -> None:
+    async def run() -> Room:
+        room = Room([stream()], partitions=1)
+        await lived(room, "home", 1)
+        room.specs["home"] = replace(stream(), epoch=2)
+        async with room.worker():
+            room.send("home", *shown(40, keys=KEYS, seed=9))
+            await room.until(room.is_read)
+        return room
+
+    room = asyncio.run(run())
+    taken = taken_lists(room, room.partitions[0])
+    assert [(of.epoch, of.list_ordinal, of.next_offset) for of in taken] == [(1, 1, 0), (2, 1, 40)]
+    assert judge(room.evidence(room.partitions[0])) == []
+
+
+def test_a_damaged_list_in_the_state_is_refused() -> None:
+    of = stream().listed_format
+    for content in ({}, {"paused": "3"}, {"paused": "["}):
+        saved = Renewal(what="list", number=1, since=0, content=content)
+        with pytest.raises(StreamdpError, match="damaged"):
+            of.resumed([saved])
+
+
+def test_batches_of_one_list_are_not_cut() -> None:
+    """However many fetches they came by."""
+    records, headers = shown(6)
+    store, of = Store(records, headers=headers), stream()
+    formats = RenewedFormats(of.listed_format, [])
+    read = [
+        batches.decoded_records(part.format, some, listed=part.newest)
+        for at in range(0, 6, 2)
+        for part, some in formats.cut(store.records(at, at + 2))
+    ]
+    assert [len(some) for some in batches.under_one_list(read)] == [3]
+    assert StreamTopics("shop", "home", "x").catalogue == "shop.home.catalogue"
+
+
+# -- readers ---------------------------------------------------------------------------------------
+
+
+def test_a_page_computes_policies_under_their_lists() -> None:
+    """Bit for bit; where the line of a list was not read, it says nothing rather than a guess."""
+    site, compared = honest(), 0
+    shares: dict[bytes | None, dict[int, list[float]]] = {}
+    for record in site.actions:
+        line = decode_in_force(record.value)
+        assert isinstance(line, PolicyLine)
+        policy = np.frombuffer(from_base64(line.policy, "policy"), "<u4") / PARTS
+        shares.setdefault(record.key, {})[line.stop] = policy.tolist()
+    history = StreamReleases()
+    history.apply(site.ledger)
+    for key, published in shares.items():
+        policies = history.of_key(key)[0].policies
+        assert policies is not None
+        for point in policies.points(len(ACTIONS)):
+            assert point.shares == published[point.slot]
+            compared += 0 in point.shares
+    assert compared > 10
+    ledger = Life(random.Random(3), ordinal=1).tell().store.ledger
+    lines = [decode_ledger(record.value) for record in ledger]
+    opened = next(
+        at for at, line in enumerate(lines)
+        if isinstance(line, Charge) and line.kind == OPENING and line.list_ordinal is not UNSET
+    )  # fmt: skip
+    late = StreamReleases()
+    late.apply(ledger[opened:])
+    assert late.of_key(ledger[opened].key)[0].policies is None
+
+
+def test_a_request_names_the_list_that_its_policy_follows() -> None:
+    """From the line to the header, also over HTTP."""
+    names = Names(ACTIONS)
+    table = Table(Source(stream().topics, ACTIONS[0], names=names), most_keys=9)
+    assert [*table.apply(honest().actions)]
+    answer = max(table.answers.values(), key=lambda of: of.computed_under)
+    choice = choose(answer, "r1")
+    assert choice.computed_under == answer.computed_under > 0
+    sent = answer_of(chosen("home", b"fr", "r1", choice))
+    for of in (choice, sent):
+        headers = dict(request_record(Request(b"fr", "r1"), choice=of)[2])
+        named = [of.partition, of.epoch, of.born, of.block, of.computed_under]
+        assert headers["streamdp-release"] == "/".join(map(str, named)).encode()
