@@ -65,27 +65,25 @@ class Catalogue:
 
 @dataclass(frozen=True, slots=True)
 class ListedFormat:
-    """A stream's format, and the lists that were taken."""
+    """A stream's format, and the list that was taken."""
 
     format: Format
     actions: tuple[str, ...]
     catalogue: Catalogue | None = field(default=None, repr=False)  # None: no list is taken
-    lists: tuple[Renewal, ...] = ()  # the newest last
+    taken: Renewal | None = None  # the list that holds; those before it hold for earlier records
     newest: TakenNames = field(init=False, compare=False, repr=False, default=NO_LIST)
 
     def __post_init__(self) -> None:
         """Read the list that holds; `StateMismatch` if the state has something else."""
-        if not self.lists:
-            return
-        last = self.lists[-1]
-        paused = tuple(paused_by(last))
-        taken = TakenNames(last.number, paused, allowed_of(self.actions, paused))
-        object.__setattr__(self, "newest", taken)
+        if self.taken is not None:
+            paused = tuple(paused_by(self.taken))
+            names = TakenNames(self.taken.number, paused, allowed_of(self.actions, paused))
+            object.__setattr__(self, "newest", names)
 
     @property
     def renewals(self) -> Sequence[Renewal]:
-        """The format's, and the lists."""
-        return (*self.format.renewals, *self.lists)
+        """The format's, and the list."""
+        return (*self.format.renewals, *([] if self.taken is None else [self.taken]))
 
     @property
     def source(self) -> RenewalSource | None:
@@ -94,21 +92,21 @@ class ListedFormat:
 
     def renewed(self, since: int, /) -> ListedFormat:
         """With what the format's source knows, and the newest list, from a position on."""
-        format_, lists = self.format.renewed(since), self.lists
+        format_, taken = self.format.renewed(since), self.taken
         line = None if self.catalogue is None else self.catalogue.newest
         if line is not None and line.ordinal > self.newest.ordinal:
-            lists = (*lists, _renewal(line, self.actions, since))
-        if format_ is self.format and lists is self.lists:
+            taken = _renewal(line, self.actions, since)
+        if format_ is self.format and taken is self.taken:
             return self
-        return replace(self, format=format_, lists=lists)
+        return replace(self, format=format_, taken=taken)
 
     def resumed(self, saved: Sequence[Renewal], /) -> ListedFormat:
-        """With these alone."""
+        """With these alone: the newest of the lists."""
         lists = [of for of in saved if of.what == LIST]
         others = [of for of in saved if of.what != LIST]
         format_ = self.format if lists and not others else self.format.resumed(others)
-        lists.sort(key=lambda of: (of.since, of.number))
-        return replace(self, format=format_, lists=tuple(lists))
+        taken = max(lists, key=lambda of: (of.since, of.number), default=None)
+        return replace(self, format=format_, taken=taken)
 
 
 def _renewal(line: ListLine, actions: Sequence[str], since: int) -> Renewal:

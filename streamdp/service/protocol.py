@@ -351,6 +351,10 @@ class PartitionWork:
             last_record=self._newest.last_record(),
             ages=UNSET if ages is None else SavedAges(**ages._asdict()),
         )
+        self._tombstones += [
+            self._entries.renewal(of.what, of.number, epoch=self._epoch)
+            for of in self._formats.outlived(self.point.low_water)
+        ]
         remark = Remark(epoch=self._epoch, began_with=self.point.began_with)
         state: list[tuple[bytes, bytes | None]] = [
             *self._introduced(renewals),

@@ -29,6 +29,7 @@ class RenewedFormats(Generic[R]):
             for since in self._since
         ]
         self._unsaved: list[Renewal] = []
+        self._known = list(saved)  # what the state holds, or will
 
     def renew(self, since: int) -> None:
         """Let what is known by now hold from the next record on, which has this offset.
@@ -39,7 +40,9 @@ class RenewedFormats(Generic[R]):
         since, before = max(since, self._since[-1]), self._formats[-1]
         now = before.renewed(since)
         if now is not before:
-            self._unsaved += [of for of in now.renewals if of not in before.renewals]
+            new = [of for of in now.renewals if of not in before.renewals]
+            self._unsaved += new
+            self._known += new
             self._since.append(since)
             self._formats.append(now)
 
@@ -51,6 +54,15 @@ class RenewedFormats(Generic[R]):
             before, records = _split(records, self._since[at + 1])
             yield self._formats[at], before
         yield self._formats[last], records
+
+    def outlived(self, low_water: int) -> list[Renewal]:
+        """What was replaced before this position, from which a rebuild reads; it is forgotten."""
+        at = max(0, bisect_right(self._since, low_water) - 1)
+        self._since, self._formats = self._since[at:], self._formats[at:]
+        kept = {(of.what, of.number) for format_ in self._formats for of in format_.renewals}
+        gone = [of for of in self._known if (of.what, of.number) not in kept]
+        self._known = [of for of in self._known if (of.what, of.number) in kept]
+        return gone
 
     def unsaved(self) -> list[Renewal]:
         """What the next commit has to save."""
