@@ -18,6 +18,7 @@ from streamdp.lab.common.words import days_text
 from streamdp.lab.planning import FORMULAS, Wish, as_json, plan_changes, plan_for, table_for
 from streamdp.lab.play import Walk
 from tests.support.command_line import run_command
+from tests.support.shop_files import FEEDBACK_SHOP
 
 ASKED = ["--actions", "4", "--epsilon", "1", "--rate", "0.02", "--gap", "0.03"]
 BY_FORMULA = [*ASKED, "--learner", "policy_blocks"]
@@ -267,3 +268,84 @@ def test_a_given_learner_stands_beside_the_shipped_ones() -> None:
     words = " ".join(invoked(*asked).stdout.split())
     assert "the best action changes every 9,000 slots" in words
     assert "Recommended: policy_" in words
+
+
+# -- which largest reward counts -----------------------------------------------------------------
+
+
+def amounts(folder: Path, text: str, name: str = "amounts.txt") -> str:
+    path = folder / name
+    path.write_text(text)
+    return str(path)
+
+
+def largest(*arguments: str) -> Any:
+    return run_command(["plan", "--actions", "4", "--epsilon", "1", "--gap", "0.3", *arguments])
+
+
+def test_a_few_huge_orders_are_cut_off_and_no_more(tmp_path: Path) -> None:
+    """Orders of 10 to 50 and one of 5,000: `most` is above nearly all, and far below the last."""
+    rng = np.random.default_rng(3)
+    orders = [*rng.uniform(10, 50, 300).round(2).tolist(), 5000]
+    text = "\n".join(map(str, [0] * 5000 + orders))
+    done = largest("--rewards", amounts(tmp_path, text), "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.output)
+    rows = {row["most"]: row for row in found["considered"]}
+    best = rows[found["best"]]
+    assert 45 <= float(found["best"]) <= 80
+    assert best["events"] == min(row["events"] for row in rows.values() if row["events"])
+    assert rows["5000"]["events"] > 20 * best["events"]
+    assert (found["private"], rows["5000"]["cut"], rows["5000"]["amount_cut"]) == (False, 0, 0)
+    told = largest("--rewards", amounts(tmp_path, text)).output
+    assert told.startswith("NOT PRIVATE")
+    assert f'most = "{found["best"]}"' in told
+
+
+def test_a_column_is_read_and_a_file_without_zeros_is_asked_about(tmp_path: Path) -> None:
+    table = amounts(
+        tmp_path, "id,paid\n" + "".join(f"{n},{n % 7 + 1}\n" for n in range(70)), "x.csv"
+    )
+    done = largest("--rewards", table, "--column", "paid")
+    assert "70 of 70 rewards are above 0; the mean of all is 4." in done.output
+    assert "does it leave out the shows that earned nothing?" in done.output
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "said"),
+    [
+        ("1\nx\n", [], r"amounts.txt line 2: is no reward; expected a number from 0, got text"),
+        ("1\n-1\n", [], "line 2: is no reward; expected a number from 0, got another number"),
+        ("0\n0\n", [], "says nothing of rewards"),
+        ("a,b\n1,2\n", ["--column", "c"], "lacks the column; expected one of a, b, got 'c'"),
+        ("1\n", ["--rate", "0.1"], "--rate: cannot be planned; expected no --rewards with it"),
+        ("1\n", ["--gap", "0"], "--gap: cannot be planned; expected above 0, in the unit"),
+    ],
+)
+def test_rewards_that_cannot_be_read_are_refused(
+    tmp_path: Path, text: str, more: list[str], said: str
+) -> None:
+    assert re.search(said, str(largest("--rewards", amounts(tmp_path, text), *more).exception))
+
+
+def test_a_plan_of_a_stream_with_a_largest_reward_is_in_its_unit(tmp_path: Path) -> None:
+    """The same world as of shares; and it says what 1 stands for."""
+    path = tmp_path / "shop.toml"
+    text = FEEDBACK_SHOP.replace('"reward"', '"reward"\nunit = "€"\nmost = "200"')
+    path.write_text(text)
+    rest = ["--horizon", "1000", "--traffic", "100"]
+    config = ["plan", "--config", str(path)]
+    euros = run_command([*config, "--rate", "4", "--gap", "6", *rest, "--json"])
+    assert euros.exit_code == 0, euros.output
+    path.write_text(FEEDBACK_SHOP)
+    shares = run_command([*config, "--rate", "0.02", "--gap", "0.03", *rest, "--json"])
+    assert json.loads(euros.output)["answers"] == json.loads(shares.output)["answers"]
+    path.write_text(text)
+    told = run_command([*config, "--rate", "4", "--gap", "6", *rest]).output
+    assert "1 stands for 200 € here" in told
+
+
+def test_a_column_needs_a_file(tmp_path: Path) -> None:
+    assert "--rewards with it" in str(largest("--column", "paid").exception)
+    missing = largest("--rewards", str(tmp_path / "none"))
+    assert "cannot be read" in str(missing.exception)

@@ -65,6 +65,16 @@ MarkdownOption = Annotated[
 ]
 
 
+RewardsOption = Annotated[
+    Path | None,
+    typer.Option(help="A file of what shows earned, one a line, 0 for nothing. NOT PRIVATE."),
+]
+
+ColumnOption = Annotated[
+    str | None, typer.Option(help="--rewards: the column's name, of a CSV file.")
+]
+
+
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command("plan")(plan)
@@ -72,7 +82,11 @@ def register(app: typer.Typer) -> None:
 
 def plan(
     gap: Annotated[
-        float, typer.Option(help="How much worse all other actions are, in mean loss per slot.")
+        float,
+        typer.Option(
+            help="How much worse all other actions are, in mean loss per slot; with --rewards in"
+            " their unit."
+        ),
     ],
     actions: Annotated[int | None, typer.Option(help="How many actions.")] = None,
     epsilon: Annotated[
@@ -101,6 +115,8 @@ def plan(
     markdown: MarkdownOption = False,
     context: ContextOption = None,
     interactions: InteractionsOption = None,
+    rewards: RewardsOption = None,
+    column: ColumnOption = None,
 ) -> None:
     """Say what to expect of a learner in a world of independent losses with one gap.
 
@@ -109,11 +125,16 @@ def plan(
 
     With --context: after how many events of a key it is learned what is best for whom.
 
+    With --rewards, a file of what shows earned: which `most` loses least. NOT PRIVATE.
+
     Examples:
     streamdp plan --actions 5 --epsilon 0.5 --gap 0.1 --changes-every 50000
     streamdp plan --config streamdp.toml --gap 0.1 --changes-every 50000
     streamdp plan --actions 5 --epsilon 0.1,0.3,1,3 --gap 0.1
+    streamdp plan --actions 5 --epsilon 1 --gap 0.5 --rewards amounts.txt
     """
+    if (column is not None) > (rewards is not None):
+        raise _refused("--column", expected="--rewards with it", got=str(column))
     of_losses = {"--base": base, "--target-regret": target_regret}
     of_feedback: dict[str, object] = {
         "--rate": rate,
@@ -134,10 +155,26 @@ def plan(
         raise _refused("--epsilon", expected=expected, got=f"{len(several)} of them")
     first = several[0] if several else None
     many, exact, text, configured, own = _asked(actions, first, config, stream, learner)
+    if rewards is not None:
+        others = {**of_losses, **of_feedback, "--changes-every": changes_every}
+        for name, value in others.items():
+            if value is not None:
+                raise _refused(name, expected="no --rewards with it", got=str(value))
+        _most(rewards, column, many, exact, gap, as_json=as_json)
+        return
     observes = observes or configured or "losses"
     _check_kind(observes, of_losses, of_feedback)
     if configured not in (None, observes):
         raise _refused(f"--config {config}", expected=f"a stream of {observes}", got=configured)
+    most, unit = _unit(config, stream)
+    if most != 1.0:
+        rate, gap = (None if rate is None else rate / most), gap / most
+        if not as_json:
+            typer.echo(
+                f"1 stands for {most:g} {unit} here: --rate and --gap are in {unit}, and a regret"
+                f" times {most:g} is too. Each order is taken for one of {most:g} {unit}, which is"
+                " the hardest case."
+            )
     from streamdp.core.calibration import parse_epsilon
     from streamdp.core.learners.recipes import OBSERVED
     from streamdp.lab.commands._written import report
@@ -197,6 +234,19 @@ def plan(
     report("simulation", figures, json_at=Path("-") if as_json else None)
 
 
+def _most(
+    path: Path, column: str | None, actions: int, epsilon: Fraction, gap: float, *, as_json: bool
+) -> None:
+    """Say which `most` loses least for these rewards."""
+    from streamdp.cli.common import print_report
+    from streamdp.lab.most import compared, read, told
+
+    if not 0 < gap < inf:
+        raise _refused("--gap", expected="above 0, in the unit of the rewards", got=str(gap))
+    found = compared(read(path, column), actions=actions, epsilon=epsilon, gap=gap)
+    print_report(found, told, as_json=as_json)
+
+
 def _check_kind(
     observes: str, of_losses: Mapping[str, object], of_feedback: Mapping[str, object]
 ) -> None:
@@ -251,6 +301,17 @@ def _asked(
         actions = len(planned.actions)
         return actions, charge, None, observes, configured
     return len(configured.actions), charge, text_of(configured), observes, None
+
+
+def _unit(config: Path | None, stream: str | None) -> tuple[float, str]:
+    """The largest reward of a configured stream, and its unit."""
+    if config is None:
+        return 1.0, ""
+    configuration = load(config)
+    feedback = configuration.tables.streams[chosen(configuration, stream).stream].feedback
+    if feedback is None or feedback.most is None:
+        return 1.0, ""
+    return float(feedback.most), feedback.reward_unit
 
 
 def text_of(learner: Kind) -> str:
