@@ -14,6 +14,7 @@ from deploy.example.shop.__main__ import Shop, Visitors
 from deploy.example.shop.score import WAYS, Score, WithoutPrivacy, recent
 from deploy.example.shop.store import ASSEMBLY, STREAM, Store, delay_of
 from deploy.example.shop.world import FIXED, SEGMENTS, SHELVES, World, best, reward, worth
+from deploy.example.start import RESTOCKED
 from streamdp.client import ActionsCache, Loop, LoopTopics, Names, Source
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.ports import StreamTopics
@@ -37,9 +38,9 @@ def opened(log: MemoryLog) -> Iterator[Shop]:
     memory = MemoryTechnology(log)
     with (
         ActionsCache(memory.publications, [source]) as actions,
-        Loop(memory.producer, actions, stream=STREAM, topics=TOPICS) as loop,
+        Loop(memory.producer, actions, stream=STREAM, topics=TOPICS, most=50.0) as loop,
     ):
-        store = Store(actions, loop, CONTEXTS)
+        store = Store(actions, loop, CONTEXTS, most=50.0)
         yield Shop(store, Visitors(store, a_second=0, delay=3), {"delay": "3"})
 
 
@@ -90,7 +91,10 @@ def test_do_ways_of_choosing_meet_the_same_visitors() -> None:
     16,000 visitors: the best brings about 1,110 € of 100 visits ± 14, learning a tenth less, the
     fixed one 370 ± 9. Limits are ten standard errors away.
     """
-    world, score = World(7), Score(WithoutPrivacy(CONTEXTS, delay=3.0, seed=8))  # other coins
+    world, score = (
+        World(7),
+        Score(WithoutPrivacy(CONTEXTS, most=50.0, delay=3.0, seed=8)),
+    )  # its coins
     chance = random.Random(7)
     for at, visit in enumerate(world.visits(16_000)):
         score.add(visit, shown=chance.choice(list(SHELVES)), now=at / 300)
@@ -112,7 +116,7 @@ def test_do_ways_of_choosing_meet_the_same_visitors() -> None:
 
 def test_does_learning_without_privacy_hear_of_sales_no_sooner_than_the_shop() -> None:
     """Else what ε costs would be told too high."""
-    learner, chance = WithoutPrivacy(CONTEXTS, delay=10.0, seed=1), random.Random(1)
+    learner, chance = WithoutPrivacy(CONTEXTS, most=50.0, delay=10.0, seed=1), random.Random(1)
     for at, visit in enumerate(World(1).visits(500)):
         (each_as_likely,) = chance.choices(list(SHELVES), [1.0] * len(SHELVES))
         assert learner.show(visit, now=at / 60) == each_as_likely
@@ -128,6 +132,10 @@ def test_is_the_configuration_right_and_the_shop_s_own() -> None:
     assert delay_of(configuration) == 3.0
     assert tuple(configuration.streams[STREAM].actions) == tuple(SHELVES)
     assert configuration.streams[STREAM].contexts == CONTEXTS
+    feedback = configuration.streams[STREAM].feedback
+    assert feedback is not None
+    assert feedback.largest >= max(p.euros for shelf in SHELVES.values() for p in shelf)
+    assert RESTOCKED in SHELVES
     table = configuration.tables.assemblies[ASSEMBLY]
     assert (table.requests, table.outcomes, table.default_loss) == (*TOPICS, 1.0)
 

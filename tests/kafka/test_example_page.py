@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from deploy.example.start import RESTOCKED
 from tests.support.browser import CONTRAST, Browser, browser, keep
 from tests.support.documents import ROOT
 
@@ -48,7 +49,9 @@ def opened() -> Iterator[str]:
     finally:
         started.send_signal(signal.SIGINT)
         rest, _ = started.communicate(timeout=120)
-    assert (started.returncode, rest) == (0, "the shop is closed\n")
+    assert started.returncode == 0, rest
+    first, *_, last = rest.splitlines()
+    assert (first.startswith(f"{RESTOCKED} is paused"), last) == (True, "the shop is closed")
 
 
 def test_does_the_shop_learn_sell_and_say_what_it_cost() -> None:

@@ -44,7 +44,8 @@ class Visitors:
     def __init__(self, store: Store, *, a_second: float, delay: float) -> None:
         self.on = True
         self.world = World(_SEED)
-        self.score = Score(WithoutPrivacy(store.contexts, delay=delay, seed=_SEED + 1))
+        free = WithoutPrivacy(store.contexts, most=store.most, delay=delay, seed=_SEED + 1)
+        self.score = Score(free)
         self.begun = clock()
         self.learned_after: float | None = None
         self._store, self._a_second = store, a_second
@@ -111,6 +112,7 @@ class Shop:
             "seconds": clock() - visitors.begun,
             "learned_after": visitors.learned_after,
             "visitors_on": visitors.on,
+            "paused": self.store.paused,
             "segments": [self._segment(segment) for segment in SEGMENTS],
             "seen": [
                 {"number": seen.number, "segment": seen.segment, "shelf": seen.shelf,

@@ -29,7 +29,7 @@ NOT_PRIVATE = "NOT PRIVATE"
 class WithoutPrivacy:
     """The shop's learner at ε = 1,000, with the shop's own delay."""
 
-    def __init__(self, contexts: Contexts, *, delay: float, seed: int) -> None:
+    def __init__(self, contexts: Contexts, *, most: float, delay: float, seed: int) -> None:
         learner = sd.policy_contexts(
             actions=contexts.arms(tuple(SHELVES)), epsilon="1000", context=contexts
         )
@@ -37,7 +37,7 @@ class WithoutPrivacy:
             stream="without-privacy", partition=0, learner=learner, budget="1000",
             randomness=sd.SystemRandomness(),
         )  # fmt: skip
-        self._delay = delay
+        self._delay, self._most = delay, most
         self._chance = random.Random(seed)  # noqa: S311  # a simulation, no secret
         self._policies: dict[str, dict[str, float]] = {}  # since the latest release
         self._later: deque[tuple[float, Segment, str, float]] = deque()
@@ -54,7 +54,8 @@ class WithoutPrivacy:
             self._policies[segment.name] = policy or dict.fromkeys(SHELVES, 1.0)
         policy = self._policies[segment.name]
         (shelf,) = self._chance.choices(list(policy), list(policy.values()))
-        self._later.append((now + self._delay, segment, shelf, reward(visit.would_buy[shelf])))
+        share = min(1.0, reward(visit.would_buy[shelf]) / self._most)
+        self._later.append((now + self._delay, segment, shelf, share))
         return shelf
 
 

@@ -50,8 +50,10 @@ class Seen:
 class Store:
     """Shows shelves and sells products."""
 
-    def __init__(self, actions: ActionsCache, loop: Loop, contexts: Contexts) -> None:
-        self.actions, self.loop, self.contexts = actions, loop, contexts
+    def __init__(
+        self, actions: ActionsCache, loop: Loop, contexts: Contexts, *, most: float
+    ) -> None:
+        self.actions, self.loop, self.contexts, self.most = actions, loop, contexts, most
         self.seen: deque[Seen] = deque(maxlen=_KEPT)
         self._lock = threading.Lock()
         self._visits = 0
@@ -74,8 +76,13 @@ class Store:
             if seen.by != YOU:
                 self.seen.append(seen)
 
+    @property
+    def paused(self) -> tuple[str, ...]:
+        """The shelves that nobody is shown now."""
+        return self.actions.condition(STREAM).paused
+
     def policy(self, segment: Segment) -> dict[str, float] | None:
-        """The policy in force in a segment's cell: a probability for each shelf."""
+        """What was learned for a segment: a probability for each shelf, also for a paused one."""
         held = self.actions.answer(STREAM, KEY).held
         if held is None:
             return None
@@ -95,6 +102,8 @@ def opened(configuration: Configuration) -> Iterator[Store]:
     contexts = stream.contexts
     assert stream.table.feedback is not None, "observes feedback"
     assert contexts is not None, "has a table of fields"
+    assert stream.feedback is not None, "observes feedback"
+    most = stream.feedback.largest
     source = Source(
         stream.topics,
         fallback=FIXED,
@@ -102,9 +111,9 @@ def opened(configuration: Configuration) -> Iterator[Store]:
     )
     with (
         ActionsCache(technology.publications, [source]) as actions,
-        Loop(technology.producer, actions, stream=STREAM, topics=topics) as loop,
+        Loop(technology.producer, actions, stream=STREAM, topics=topics, most=most) as loop,
     ):
-        yield Store(actions, loop, contexts)
+        yield Store(actions, loop, contexts, most=most)
 
 
 def delay_of(configuration: Configuration) -> float:

@@ -11,9 +11,6 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-MOST_EUROS = 50.0
-"""Euros of a purchase with the reward 1; a dearer one counts the same."""
-
 
 @dataclass(frozen=True, slots=True)
 class Product:
@@ -106,12 +103,12 @@ class World:
 
 
 def reward(product: Product | None) -> float:
-    """The reward of a purchase for the learner, from 0 to 1.
+    """The reward of a purchase for the learner, in euros.
 
     >>> reward(Product("Day pack", 45)), reward(None)
-    (0.9, 0.0)
+    (45, 0.0)
     """
-    return 0.0 if product is None else min(1.0, product.euros / MOST_EUROS)
+    return 0.0 if product is None else product.euros
 
 
 def worth(segment: Segment, shelf: str) -> float:
