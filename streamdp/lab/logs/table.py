@@ -58,7 +58,7 @@ RESERVED = (LOSSES, KEY, OFFSET, PARTITION, "ts", "event_id")
 METADATA = b"streamdp.actions"
 CSV = ".csv"
 _PART_BYTES = 1 << 25  # of a part of Parquet, before compression: row groups together
-_PART_ROWS = 1 << 18  # of a part of an IPC file
+_PART_ROWS = 1 << 18  # of a part of either: equal values take few bytes
 _PORTION_ROWS = 1 << 16
 _PORTION_VALUES = 1 << 22
 
@@ -124,7 +124,8 @@ def rows_of(file: str, *, first: int = 0) -> Iterator[Rows]:
         for number in range(metadata.num_row_groups):
             group = metadata.row_group(number)
             rows, size = rows + group.num_rows, size + group.total_byte_size
-            if rows and (size >= _PART_BYTES or number == metadata.num_row_groups - 1):
+            full = size >= _PART_BYTES or rows >= _PART_ROWS
+            if rows and (full or number == metadata.num_row_groups - 1):
                 yield Rows(file, range(begin, number + 1), first, rows)
                 begin, first, rows, size = number + 1, first + rows, 0, 0
 
