@@ -206,8 +206,10 @@ class SeededRandomness:
 
     def tag(self, stream: str, partition: int, key: bytes | None, epoch: int, born: int) -> bytes:
         """A 128-bit keyed hash of the identity."""
-        where = _encoded_place(stream, int(partition))
-        identity = where + _encode(key, int(epoch), int(born))
+        return self.tag_of(identity_of(stream, partition, key, epoch, born))
+
+    def tag_of(self, identity: bytes) -> bytes:
+        """The tag of an encoded identity, which several sources may share."""
         person = b"streamdp tag"
         return blake2b(identity, digest_size=TAG_BYTES, key=self._secret, person=person).digest()
 
@@ -248,6 +250,12 @@ def _encode(*parts: str | bytes | int | None) -> bytes:
 
 
 @lru_cache(maxsize=256)
+def identity_of(stream: str, partition: int, key: bytes | None, epoch: int, born: int) -> bytes:
+    """A learner's identity, encoded."""
+    where = _encoded_place(stream, int(partition))
+    return where + _encode(key, int(epoch), int(born))
+
+
 def _encoded_place(stream: str, partition: int) -> bytes:
     """The prefix of all encoded identities of a partition."""
     return _encode(stream, partition)

@@ -33,7 +33,7 @@ what was drawn, and less variance.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, partial
@@ -57,7 +57,8 @@ from streamdp.core.kinds.losses import Leader, prefixes
 from streamdp.core.randomness import TAG_BYTES, WORD_BITS, Bits, Purpose, SeededRandomness
 from streamdp.core.schedule import Schedule
 from streamdp.lab.common.answer import Charge
-from streamdp.lab.common.bench import Bench, Rows
+from streamdp.lab.common.bench import Bench
+from streamdp.lab.common.mapped import longest_first
 from streamdp.lab.worlds import World
 
 FEWEST_AT_ONCE = 64
@@ -123,6 +124,12 @@ def play(kind: Kind, size: int, fill: Fill, bits: DealtBits) -> Iterator[Step]:
         released = kind.draw(name, private, public, partial(bits, rows=rows, block=block))
         yield Step(block, came, in_force, ended, released)
         public |= evidence.fold(public, released, lengths)
+
+
+def side_by_side(playing: Iterable[Iterator[Step]]) -> Iterator[tuple[int, Step]]:
+    """The steps of several kinds, block by block: with which of them each is."""
+    for steps in zip_longest(*playing):
+        yield from ((at, step) for at, step in enumerate(steps) if step is not None)
 
 
 NOBODY: tuple[Ints, Columns] = (np.zeros(0, np.int64), {})
@@ -233,18 +240,33 @@ class KeyPart:
     @classmethod
     def all(cls, slots: Ints, seeds: int, *, words: int) -> Iterator[KeyPart]:
         """Keys with these numbers of slots in parts that fit in memory; a draw has `words`."""
-        together = max(1, min(seeds, _WORDS // words))
-        many = max(1, _WORDS // (words * together))
-        order = np.argsort(-slots, kind="stable")
-        for first in range(0, len(order), many):
-            for seed in range(0, seeds, together):
-                yield cls(order[first : first + many], range(seed, min(seed + together, seeds)))
+        for keys in key_shares(slots, seeds, words=words):
+            yield from cls.of_seeds(keys, seeds, words=words)
+
+    @classmethod
+    def of_seeds(cls, keys: Ints, seeds: int, *, words: int) -> Iterator[KeyPart]:
+        """Keys that are played together, under all seeds."""
+        together = _seeds_together(seeds, words)
+        for seed in range(0, seeds, together):
+            yield cls(keys, range(seed, min(seed + together, seeds)))
 
     def ending(self, rows: Ints, closed: Ints, block: int) -> tuple[Ints, Ints]:
         """The keys that end a block under all seeds, and the places of their rows."""
         seeds, keys = len(self.seeds), int(np.count_nonzero(closed > block))
         places = len(rows) // seeds * np.arange(seeds)[:, None] + np.arange(keys)
         return self.keys[:keys], places.reshape(-1)
+
+
+def key_shares(slots: Ints, seeds: int, *, words: int) -> Iterator[Ints]:
+    """Keys with these numbers of slots, the longest first, as many as are played together."""
+    many = max(1, _WORDS // (words * _seeds_together(seeds, words)))
+    order = longest_first(slots)
+    for first in range(0, len(order), many):
+        yield order[first : first + many]
+
+
+def _seeds_together(seeds: int, words: int) -> int:
+    return max(1, min(seeds, _WORDS // words))
 
 
 class KeyBits:
@@ -255,9 +277,10 @@ class KeyBits:
 
     __slots__ = ("_many", "_newest", "_sources", "_stream", "_tags")
 
-    def __init__(self, rows: Rows, bench: Bench, part: KeyPart) -> None:
+    def __init__(self, tags: NDArray[np.uint8], bench: Bench, part: KeyPart) -> None:
+        """The tags are those of the keys of a part, under all seeds of the bench."""
         seeds = slice(part.seeds.start, part.seeds.stop)
-        tags = np.ascontiguousarray(rows.tags(part.keys, seed=seeds).swapaxes(0, 1))
+        tags = np.ascontiguousarray(tags[:, seeds].swapaxes(0, 1))
         self._tags = tags.reshape(-1, TAG_BYTES).view(f"V{TAG_BYTES}")[:, 0]
         self._many, self._stream = len(part.keys), bench.stream
         self._sources = bench.randomness()[seeds]

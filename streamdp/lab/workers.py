@@ -29,9 +29,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from os import sched_getaffinity
+from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, Protocol, TypeVar
 
 from streamdp.core.errors import InvalidConfig
+from streamdp.lab.common.mapped import place_of
 from streamdp.lab.common.words import first_line
 
 A = TypeVar("A")
@@ -51,6 +54,11 @@ class Workers(Protocol):
         """Whether work is done in other processes."""
         ...
 
+    @property
+    def near(self) -> Workers:
+        """These, if they find this process's mapped files (`common.mapped`); else this process."""
+        ...
+
     def map(self, work: Callable[[A], B], parts: Iterable[A]) -> Iterator[B]:
         """The result of each part, in their order."""
         ...
@@ -60,6 +68,11 @@ class InProcess:
     """Works in this process, when a result is asked for."""
 
     apart = False
+
+    @property
+    def near(self) -> Workers:
+        """This process."""
+        return self
 
     def map(self, work: Callable[[A], B], parts: Iterable[A]) -> Iterator[B]:
         """The result of each part, in their order."""
@@ -75,6 +88,7 @@ class Pool:
 
     make: Callable[[], Executor]
     ahead: int
+    of_this_machine: bool = True
     apart: bool = field(default=True, init=False)
     _executor: Executor | None = None
 
@@ -86,6 +100,11 @@ class Pool:
             return ProcessPoolExecutor(count, get_context("spawn"), initializer=_undisturbed)
 
         return cls(make, _AHEAD * count)
+
+    @property
+    def near(self) -> Workers:
+        """These, if they find this process's mapped files (`common.mapped`); else this process."""
+        return self if self.of_this_machine else IN_PROCESS
 
     def map(self, work: Callable[[A], B], parts: Iterable[A]) -> Iterator[B]:
         """The result of each part, in their order."""
@@ -192,11 +211,26 @@ def _on_dask(address: str) -> Iterator[Pool]:
             raise _no_cluster(address, "a scheduler without workers")
         executor = client.get_executor(pure=False)
         try:
-            yield Pool(lambda: executor, _AHEAD * threads)
+            with (
+                TemporaryFile() as file
+            ):  # each must find this very file, and so must the scheduler
+                at = place_of(file)
+                found = [*client.run(_file_at, at).values(), client.run_on_scheduler(_file_at, at)]
+                near = set(found) == {_file_at(at)}
+            yield Pool(lambda: executor, _AHEAD * threads, near)
         except KilledWorker as error:
             raise _lost(error.task) from None
         except CancelledError:
             raise _no_cluster(address, "none any more: the work was cancelled") from None
+
+
+def _file_at(place: str) -> tuple[int, int] | None:
+    """Which file is at a place: its device and number."""
+    try:
+        found = Path(place).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _no_cluster(address: str, got: str) -> InvalidConfig:

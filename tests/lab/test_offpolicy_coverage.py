@@ -13,8 +13,8 @@ from streamdp.lab.common.bench import Bench
 from streamdp.lab.common.estimates import PolicyValues
 from streamdp.lab.offpolicy.cells import cells_of
 from streamdp.lab.offpolicy.statements import enough
-from streamdp.lab.offpolicy.weighted import cut, fixed, weigh
-from tests.support.shown_logs import made_up
+from streamdp.lab.offpolicy.weighted import fixed, weigh
+from tests.support.shown_logs import blocks_of, made_up
 
 LEARNERS = ("policy_blocks", "policy_weights", "thompson")
 RATES = (0.004, 0.01, 0.02, 0.05)
@@ -47,7 +47,7 @@ def test_at_most_7_percent_of_the_intervals_miss_where_no_warning_stands(actions
         valued: list[tuple[PolicyValues, float]] = []
         for answer in weigh(log, cells, Bench((number,))):
             assert isinstance(answer.cell.learner, PolicyLearner)
-            shown = cut(log, answer.cell.learner.schedule).moments.shown.sum(axis=1)
+            shown = blocks_of(log, answer.cell.learner.schedule).moments.shown.sum(axis=1)
             assert answer.value is not None
             truth = float(shown @ answer.shares.shares @ means) / SLOTS
             valued.append((answer.value, truth))

@@ -17,10 +17,10 @@ from streamdp.lab.common.bench import Bench
 from streamdp.lab.offpolicy.cells import cells_of
 from streamdp.lab.offpolicy.estimators import Moments, Sums, bounds, reach, value_of
 from streamdp.lab.offpolicy.likelihood import WeightedRecords
-from streamdp.lab.offpolicy.weighted import BlockGroups, cut, fixed, weigh
+from streamdp.lab.offpolicy.weighted import BlockGroups, fixed, weigh
 from streamdp.lab.play import drawn
 from tests.conftest import ROOT
-from tests.support.shown_logs import ACTIONS, MEANS, UNEVEN, made_up
+from tests.support.shown_logs import ACTIONS, MEANS, UNEVEN, blocks_of, made_up
 
 OBP = json.loads((ROOT / "tests" / "golden" / "obp.json").read_text())
 ONE = Fraction(1)
@@ -98,7 +98,7 @@ class Weighed:
         """A log of so many slots."""
         log = made_up(slots, seed=seed)
         (answer,) = weigh(log, CELLS, Bench((seed,)))
-        return cls(cut(log, CELLS[0].learner.schedule), answer.shares.shares)
+        return cls(blocks_of(log, CELLS[0].learner.schedule), answer.shares.shares)
 
 
 class Trials:
@@ -154,11 +154,11 @@ def test_are_guesses_made_before_the_block_that_they_are_for() -> None:
     if the log's mean stays; the first guess is that mean. Later ones move: this can fail."""
     log = made_up(500, seed=6, keys=(b"fr", b"de"))
     schedule = CELLS[0].learner.schedule
-    usual = cut(log, schedule)
+    usual = blocks_of(log, schedule)
     since = schedule.blocks_of(log.number) >= 4
     gain = log.gain.copy()
     gain[since] = np.random.default_rng(1).permutation(gain[since])
-    other = cut(replace(log, gain=gain), schedule)
+    other = blocks_of(replace(log, gain=gain), schedule)
     before = usual.block <= 4
     assert (usual.guesses[before] == other.guesses[before]).all()
     assert (usual.guesses[~before] != other.guesses[~before]).any()
@@ -267,6 +267,6 @@ def test_the_guess_is_the_mean_of_the_log_where_clicks_are_rare() -> None:
     """A block without clicks that hardly shows what is valued: the estimate stays near the log's
     rate. With guesses shrunk towards 1/2 it is more than ten times as high."""
     log = made_up(300, seed=2, draws=np.full(80, 1 / 80), means=np.full(80, 0.01))
-    guesses = cut(log, CELLS[0].learner.schedule).guesses
+    guesses = blocks_of(log, CELLS[0].learner.schedule).guesses
     assert guesses.max() < 4 * log.reward.mean()
     assert fixed(log).always[3].dr.value < 0.1

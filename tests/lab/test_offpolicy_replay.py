@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import csv
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from os import getpid, kill
 from pathlib import Path
+from signal import SIGKILL
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from distributed import LocalCluster
 
 from streamdp.core.arrays import Floats
 from streamdp.core.errors import InvalidConfig
@@ -24,13 +29,19 @@ from streamdp.lab.logs import ReadOptions
 from streamdp.lab.logs.log import ArrayLog
 from streamdp.lab.logs.shown import ShownLog
 from streamdp.lab.logs.shown_files import holds_feedback, open_shown
-from streamdp.lab.offpolicy.question import FeedbackQuestion, replay_losses, replay_shown
+from streamdp.lab.offpolicy.question import (
+    FeedbackQuestion,
+    FeedbackReplay,
+    replay_losses,
+    replay_shown,
+)
 from streamdp.lab.offpolicy.statements import as_json, enough, headline, lead, summary
-from streamdp.lab.workers import IN_PROCESS, Pool
+from streamdp.lab.workers import IN_PROCESS, Pool, Workers, workers_of
 from streamdp.ports import Headers, StreamTopics
 from streamdp.wire.unprotected import MEMBER, NOT_PRIVATE
 from streamdp_adapters.sqlite import Sqlite
 from tests.support.command_line import run_command
+from tests.support.replayed import Pieces
 from tests.support.shown_logs import ACTIONS, UNEVEN, made_up, without_propensities
 
 ONE = Fraction(1)
@@ -361,11 +372,95 @@ def test_a_long_log_is_mapped_and_says_the_same(
         return log, json.loads(json.dumps(as_json(replay)))
 
     _, held = answered()
-    monkeypatch.setattr("streamdp.lab.logs.shown._IN_MEMORY", 500)
+    monkeypatch.setattr("streamdp.lab.common.mapped._IN_MEMORY", 500)
     monkeypatch.setattr("streamdp.lab.logs.shown.CHUNK", 70)
     log, mapped = answered()
     assert isinstance(log.pscore, np.memmap)
     assert _close(mapped) == _close(held)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fatal:
+    """Work that kills the first process that begins it."""
+
+    work: Callable[[Any], Any]
+    mark: Path
+
+    def __call__(self, part: Any) -> Any:
+        if not self.mark.exists():
+            self.mark.touch()
+            kill(getpid(), SIGKILL)
+        return self.work(part)
+
+
+@dataclass(frozen=True, slots=True)
+class _Mortal:
+    """Workers of which one is killed."""
+
+    workers: Workers
+    mark: Path
+    apart: bool = True
+
+    @property
+    def near(self) -> Workers:
+        assert self.workers.near is self.workers
+        return self
+
+    def map(self, work: Callable[[Any], Any], parts: Iterable[Any]) -> Iterator[Any]:
+        return self.workers.map(_Fatal(work, self.mark), parts)
+
+
+def _asked(logged: Any, learners: str) -> Callable[[Workers], FeedbackReplay]:
+    """A question about a log of many keys; of losses of all actions if nothing is logged."""
+    question = replace(QUESTION, learners=tuple(learners.split(",")))
+    if logged is None:
+        losses = np.random.default_rng(1).random((600, 3), np.float32)
+        numbers = np.random.default_rng(2).integers(0, 40, 600).tolist()
+        log = Pieces(losses, [b"k%d" % number for number in numbers], actions=ACTIONS)
+        return lambda workers: replay_losses(log, question, workers=workers)
+    draws, keys = (UNEVEN if logged == "propensities" else EVEN), [b"k%d" % of for of in range(40)]
+    shown = made_up(3000, seed=5, draws=draws, keys=keys)
+    question = replace(question, logged=logged)
+    return lambda workers: replay_shown(shown, question, workers=workers)
+
+
+@pytest.mark.parametrize(
+    "executors",
+    [("pool:2",), pytest.param(("pool:1", "pool:4", "dask"), marks=pytest.mark.slow)],
+)
+def test_cells_are_played_by_other_processes_and_again_where_one_is_lost(
+    executors: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys in several shares, and columns that are mapped: the bytes are those of one process."""
+    monkeypatch.setattr("streamdp.lab.common.mapped._IN_MEMORY", 500)
+    monkeypatch.setattr("streamdp.lab.offpolicy.shares._SEEDS", 1 << 13)
+    asked = [
+        _asked("propensities", "policy_blocks,policy_following,thompson"),
+        _asked("uniform", "policy_blocks,policy_following,lazy_ucb"),
+        _asked("service", "policy_blocks"),
+        _asked(None, "policy_blocks,policy_following,lazy_ucb"),
+    ]
+    here = [json.dumps(as_json(ask(IN_PROCESS))) for ask in asked]
+    for executor in executors:
+        with ExitStack() as stack:
+            if executor == "dask":
+                options = {"n_workers": 4, "threads_per_worker": 1, "dashboard_address": None}
+                cluster = stack.enter_context(LocalCluster(**options))
+                executor = f"dask:{cluster.scheduler_address}"
+            workers = stack.enter_context(workers_of(executor, 0))
+            mark = tmp_path / executor.partition(":")[2].replace("/", "")
+            for ask, answer in zip(asked, here, strict=True):
+                assert json.dumps(as_json(ask(_Mortal(workers, mark)))) == answer
+            assert mark.exists()
+
+
+def test_workers_that_do_not_find_the_mapped_files_of_this_process_play_nothing() -> None:
+    def never() -> Executor:
+        raise AssertionError
+
+    asked = _asked("propensities", "policy_blocks")
+    far = Pool(never, 3, of_this_machine=False)
+    assert as_json(asked(far)) == as_json(asked(IN_PROCESS))
 
 
 def _close(value: Any) -> Any:

@@ -31,7 +31,7 @@ from streamdp.lab.replay.curves import answers, baselines
 from streamdp.lab.replay.replaying import Question, replay_log
 from streamdp.lab.replay.running import follow
 from streamdp.lab.replay.summing import StretchSums, Summed, sum_log
-from streamdp.lab.workers import IN_PROCESS, Pool, workers_of
+from streamdp.lab.workers import IN_PROCESS, Pool, Workers, workers_of
 from tests.support.replayed import (
     EVERYONE,
     FIRST,
@@ -208,6 +208,10 @@ class _Fatal:
 
 class _LastFirst:
     apart = True
+
+    @property
+    def near(self) -> Workers:
+        return self
 
     def map(self, work: Callable[[Any], Any], parts: Iterable[Any]) -> Iterator[Any]:
         yield from reversed([work(part) for part in reversed(list(parts))])

@@ -131,8 +131,7 @@ def replayed(log: Log, which: Sequence[Cell], bench: Bench) -> dict[Name, list[i
                 name = (
                     played.cell,
                     bench.seeds[seed],
-                    sums.rows.partitions[row],
-                    sums.rows.keys[row],
+                    *sums.rows.keys[row],
                 )
                 actions[name] = played.actions[:blocks, place, at].tolist()
     return actions

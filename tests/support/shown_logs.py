@@ -10,7 +10,10 @@ import numpy as np
 from streamdp.core.arrays import Floats
 from streamdp.core.events import Key, numbered
 from streamdp.core.grid import UNIT
+from streamdp.core.schedule import Schedule
+from streamdp.lab.common.mapped import longest_first
 from streamdp.lab.logs.shown import Piece, ShownLog, joined
+from streamdp.lab.offpolicy.weighted import BlockGroups, LogMean, cut
 
 ACTIONS = ("a", "b", "c")
 MEANS = np.array([0.2, 0.5, 0.35])
@@ -39,6 +42,12 @@ def made_up(
     )
     actions = ACTIONS if len(draws) == 3 else tuple(str(at) for at in range(len(draws)))
     return joined("made up", actions, [piece])
+
+
+def blocks_of(log: ShownLog, schedule: Schedule) -> BlockGroups:
+    """The blocks that learners with a schedule see in a log: of the longest key first."""
+    counts, K = log.counts[longest_first(log.counts)], len(log.actions)
+    return cut(log.by_key, counts, schedule, LogMean.of(log), actions=K, cells=log.cells)
 
 
 def without_propensities(log: ShownLog) -> ShownLog:

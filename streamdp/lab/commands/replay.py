@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 
 CONTENTS = ("reward", "loss", "losses")
 
+_LOSSES_A_ROW = 512
+"""A row of feedback takes as long to read as so many losses."""
+
 _LOSSES_A_BYTE = 4
-"""A byte of a file of feedback takes as long to read as so many losses."""
+"""And so does a byte of a file that does not say how many rows it has."""
 
 LogArgument = Annotated[
     str,
@@ -216,7 +219,7 @@ def shown(
     from streamdp.lab.commands._written import check_places
     from streamdp.lab.commands._written import report as shown_as
     from streamdp.lab.common.cells import parse_epsilons, usual_policies
-    from streamdp.lab.logs import bytes_of
+    from streamdp.lab.logs import bytes_of, rows_in
     from streamdp.lab.offpolicy.question import FeedbackQuestion, read_logged
     from streamdp.lab.offpolicy.statements import as_json as figures
     from streamdp.lab.replay.replaying import seeds_of
@@ -237,7 +240,8 @@ def shown(
         "leave out" if on_bad == "null" else "refuse",
         most_key_bytes,
     )
-    with watching() as watch, workers_of(executor, _LOSSES_A_BYTE * bytes_of(log)) as workers:
+    size = _LOSSES_A_ROW * rows_in(log) or _LOSSES_A_BYTE * bytes_of(log)
+    with watching() as watch, workers_of(executor, size) as workers:
         replay = _replayed(log, question, how, options, watch, workers)
     shown_as("feedback", figures(replay), page_at=report, json_at=as_json)
 
@@ -391,10 +395,10 @@ def _replayed(
     chosen = bool(names.keys() - {PSCORE, *of_fields}) or ending(log) == CSV
     if of_files and (chosen or shows(log, names)):
         read = open_shown(log, how, names=names, fields=shown.fields, watch=watch, workers=workers)
-        return replay_shown(read, asked, watch=watch)
+        return replay_shown(read, asked, watch=watch, workers=workers)
     if not of_files and "#" in log and shown.content != "losses":
         topic = open_topic(log, how, feedback, pscore=shown.pscore)
-        return replay_shown(topic, asked, watch=watch)
+        return replay_shown(topic, asked, watch=watch, workers=workers)
     if asked.logged != "auto":
         what = "holds the losses of all actions, and no draws"
         raise InvalidConfig(log, what, expected="no --logged", got=f"--logged {asked.logged}")
@@ -406,7 +410,7 @@ def _replayed(
     seconds = seconds_for(losses, asked, within)
     if seconds >= WORTH_SAYING:
         typer.echo(f"every slot is drawn for every seed: {duration(seconds)}", err=True)
-    return replay_losses(losses, asked, watch=watch, within=within)
+    return replay_losses(losses, asked, watch=watch, within=within, workers=workers)
 
 
 def reading(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from streamdp.core.arrays import Ints
 from streamdp.core.events import Key
 from streamdp.core.kinds.losses import prefixes
-from streamdp.core.randomness import Purpose, SeededRandomness
+from streamdp.core.randomness import TAG_BYTES, Purpose, SeededRandomness, identity_of
 from streamdp.core.schedule import Schedule
 
 EVERY_SEED = slice(None)
@@ -29,6 +29,16 @@ class Bench:
         """One source for each seed."""
         return [SeededRandomness(seed) for seed in self.seeds]
 
+    def tags(self, keys: Sequence[tuple[int, Key]], born: Ints) -> NDArray[np.uint8]:
+        """What addresses the bits of keys of partitions under each seed: keys × seeds × 16."""
+        identities = [
+            identity_of(self.stream, partition, key, self.epoch, first)
+            for (partition, key), first in zip(keys, born.tolist(), strict=True)
+        ]
+        sources = self.randomness()
+        tags = b"".join(source.tag_of(of) for of in identities for source in sources)
+        return np.frombuffer(tags, np.uint8).reshape(-1, len(sources), TAG_BYTES)
+
     def windows(self, schedule: Schedule, tags: NDArray[np.uint8], blocks: Ints) -> Ints:
         """The prefix window of each block of a key under each seed, by the tags of keys × seeds."""
         lengths = schedule.lengths(blocks)
@@ -42,41 +52,32 @@ class Bench:
 class Rows:
     """The learners of a log: one for each (partition, key), in the order in which they appear."""
 
-    __slots__ = ("_bench", "_places", "_sources", "_tags", "keys", "partitions")
+    __slots__ = ("_bench", "_places", "_tags")
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
         self._places: dict[tuple[int, Key], int] = {}
-        self._sources = bench.randomness()
-        self._tags = np.empty((1, len(bench.seeds), 16), dtype=np.uint8)
-        self.keys: list[Key] = []
-        self.partitions: list[int] = []
+        self._tags = np.empty((1, len(bench.seeds), TAG_BYTES), dtype=np.uint8)
 
     def __len__(self) -> int:
         """The number of learners."""
-        return len(self.keys)
+        return len(self._places)
+
+    @property
+    def keys(self) -> list[tuple[int, Key]]:
+        """The partition and key of each row."""
+        return list(self._places)
 
     def find(self, keys: Sequence[tuple[int, Key]], born: Ints) -> Ints:
-        """The row of each key of a partition; a new key is born at its offset."""
-        rows = np.empty(len(keys), dtype=np.int64)
-        for at, key in enumerate(keys):
-            row = self._places.get(key)
-            rows[at] = self._add(*key, int(born[at])) if row is None else row
+        """The row of each of some different keys of partitions; a new one is born at its offset."""
+        known, places = len(self), self._places
+        rows = np.array([places.setdefault(key, len(places)) for key in keys], dtype=np.int64)
+        new = np.flatnonzero(rows >= known)
+        if len(places) > len(self._tags):
+            more = np.empty((len(places), *self._tags.shape[1:]), dtype=np.uint8)
+            self._tags = np.concatenate([self._tags, more])
+        self._tags[rows[new]] = self._bench.tags([keys[at] for at in new.tolist()], born[new])
         return rows
-
-    def _add(self, partition: int, key: Key, born: int) -> int:
-        row = len(self.keys)
-        self._places[partition, key] = row
-        self.keys.append(key)
-        self.partitions.append(partition)
-        bench = self._bench
-        tags = b"".join(
-            source.tag(bench.stream, partition, key, bench.epoch, born) for source in self._sources
-        )
-        if row == len(self._tags):
-            self._tags = np.concatenate([self._tags, np.empty_like(self._tags)])
-        self._tags[row] = np.frombuffer(tags, dtype=np.uint8).reshape(-1, 16)
-        return row
 
     def tags(self, rows: Ints, *, seed: int | slice = EVERY_SEED) -> NDArray[np.uint8]:
         """The tags that address the bits of some rows under the seed at this place, or under all.

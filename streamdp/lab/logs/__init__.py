@@ -99,6 +99,18 @@ def bytes_of(source: str) -> int:
     return sum(Path(file).stat().st_size for file in files_of(source) if "://" not in file)
 
 
+def rows_in(source: str) -> int:
+    """The rows of a log's files of columns, which say it themselves; 0 for others."""
+    if is_topic(source) and not Path(source).exists():
+        return 0
+    tables = [file for file in files_of(source) if ending(file) in TABLES]
+    if not tables:
+        return 0
+    from streamdp.lab.logs.table import schema_of
+
+    return sum(schema_of(file)[1] for file in tables)
+
+
 def ending(file: str) -> str:
     """The kind of a file, by the end of its name."""
     return PurePath(file).suffix.lower()

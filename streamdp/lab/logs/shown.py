@@ -8,21 +8,20 @@ number from 0 and the partition is 0, unless columns say otherwise.
 Where the log has contexts, an arm is an action in a cell, as live (`core.evidence.contexts`).
 
 A propensity is the probability with which the shown action was drawn, in (0, 1]; NaN if the log has
-none. A record takes 28 bytes: in memory where there are few, else in files that are mapped and have
-no names. So nothing may look at whole columns: `chunks` are pieces that fit in memory.
+none. A record takes 28 bytes, and 24 key by key: in memory where there are few, else in files that
+are mapped. So nothing may look at whole columns: `chunks` are pieces that fit in memory.
 """
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from tempfile import TemporaryFile
-from typing import IO, Any
+from itertools import groupby
+from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig
@@ -30,10 +29,10 @@ from streamdp.core.events import NO_ARM, Batch, Key
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.grid import UNIT
 from streamdp.core.kinds.feedback import PolicyLearner
-from streamdp.lab.common.bench import Bench, Rows
+from streamdp.lab.common.bench import Bench
+from streamdp.lab.common.mapped import Gathered, by_key, let_go
 
 CHUNK = 1 << 16  # slots that are looked at together
-_IN_MEMORY = 1 << 23  # bytes of columns
 _COLUMNS = ("row", "offsets", "played", "gain", "pscore")
 
 
@@ -43,12 +42,17 @@ class Piece:
 
     partition: int
     keys: Sequence[Key]  # different ones
-    index: Ints  # n: each slot's among them
+    index: NDArray[Any]  # n: each slot's among them
     offsets: Ints
     played: NDArray[np.int32]  # the arm (with contexts: cell · K + action), or NO_ARM
     gain: NDArray[np.int32]  # 1/2 − loss in grid units
     pscore: Floats  # NaN: none
     clipped: int = 0  # slots with a number outside [0, 1]
+
+    @property
+    def outcomes(self) -> tuple[NDArray[Any], ...]:
+        """The arm, gain and propensity of each slot."""
+        return self.played, self.gain, self.pscore
 
     def __repr__(self) -> str:
         """Show the size, never the content."""
@@ -102,16 +106,6 @@ class ShownLog:
             return self
         return self.without_contexts
 
-    def overall(self, row: int, policies: Floats) -> Floats:
-        """Policies of one key (n × arms) over its cells, weighted by how often each occurred."""
-        if self.cells == 1:
-            return policies
-        counts = np.zeros(self.cells, dtype=np.int64)
-        for chunk in self.chunks():
-            mine = (chunk.row == row) & (chunk.played != NO_ARM)
-            counts += np.bincount(chunk.cell[mine], minlength=self.cells)
-        return over_cells(policies, counts)
-
     def chunks(self) -> Iterator[ShownLog]:
         """The slots in pieces that fit in memory, each a log of the same learners."""
         before = np.zeros(len(self.learners), dtype=np.int64)
@@ -155,6 +149,11 @@ class ShownLog:
         return number if self.before is None else number + self.before[self.row]
 
     @property
+    def outcomes(self) -> tuple[NDArray[Any], ...]:
+        """The arm, gain and propensity of each slot."""
+        return self.played, self.gain, self.pscore
+
+    @property
     def places(self) -> slice:
         """Where a piece stands in its log."""
         return slice(self.first, self.first + self.slots)
@@ -183,12 +182,31 @@ class ShownLog:
             **_named(gathered),
         )
 
-    def rows(self, bench: Bench) -> Rows:
-        """Its learners in the form that addresses their bits."""
-        rows = Rows(bench)
-        for at, (partition, key) in enumerate(self.learners):
-            rows.find([(partition, key)], self.born[at : at + 1])
-        return rows
+    @cached_property
+    def by_key(self) -> KeyRecords:
+        """All slots key by key, the longest key first."""
+        chunks = (
+            (
+                chunk.row,
+                (np.arange(chunk.first, chunk.first + chunk.slots), *chunk.outcomes),
+            )
+            for chunk in self.chunks()
+        )
+        kinds = ((np.int64, 0), (np.int32, 0), (np.int32, 0), (np.float64, 0))
+        return KeyRecords(*by_key(self.counts, chunks, kinds))
+
+    @cached_property
+    def in_cells(self) -> Ints:
+        """How often each cell occurred, of the slots of the longest key that name an action."""
+        counts, longest = np.zeros(self.cells, dtype=np.int64), int(self.counts.max())
+        for part in self.by_key.parts(0, longest):
+            cell = part.played[part.played != NO_ARM] // len(self.actions)
+            counts += np.bincount(cell, minlength=self.cells)
+        return counts
+
+    def tags(self, bench: Bench, rows: Ints) -> NDArray[np.uint8]:
+        """What addresses the bits of some learners."""
+        return bench.tags([self.learners[row] for row in rows.tolist()], self.born[rows])
 
     def batches(self) -> Iterator[tuple[int, Batch]]:
         """The slots as batches for the engine: runs of one partition, in order."""
@@ -211,6 +229,30 @@ class ShownLog:
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
+class KeyRecords:
+    """The slots of a log, key by key, the longest key first and each key's in their order."""
+
+    place: Ints  # in the log
+    played: NDArray[np.int32]
+    gain: NDArray[np.int32]
+    pscore: Floats
+
+    def parts(self, begin: int, end: int) -> Iterator[KeyRecords]:
+        """Some of them, in pieces that fit in memory."""
+        while begin < end:
+            part = self.of(begin, min(begin + CHUNK, end))
+            yield part
+            begin += len(part.place)
+
+    def of(self, begin: int, end: int) -> KeyRecords:
+        """Some of them, in memory."""
+        columns: tuple[NDArray[Any], ...] = self.place, self.played, self.gain, self.pscore
+        own = KeyRecords(*(np.array(column[begin:end]) for column in columns))
+        let_go(*columns)
+        return own
+
+
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
 class SlotCells:
     """The contexts of a log of the losses of all actions: the cell of each slot, in its order."""
 
@@ -226,6 +268,23 @@ def over_cells(policies: Floats, counts: Ints) -> Floats:
     return mean
 
 
+def merged(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """The same slots in as few pieces as there are runs of one partition."""
+    for partition, run in groupby(pieces, key=lambda piece: piece.partition):
+        numbers, parts = dict[Key, int](), list(run)
+        index = [
+            np.array([numbers.setdefault(key, len(numbers)) for key in piece.keys], np.int32)[
+                piece.index
+            ]
+            for piece in parts
+        ]
+        columns = zip(*((of.offsets, *of.outcomes) for of in parts), strict=True)
+        offsets, played, gain, pscore = map(np.concatenate, columns)
+        clipped = sum(piece.clipped for piece in parts)
+        which = np.concatenate(index)
+        yield Piece(partition, [*numbers], which, offsets, played, gain, pscore, clipped)
+
+
 def joined(
     name: str,
     actions: tuple[str, ...],
@@ -237,7 +296,7 @@ def joined(
     for piece in pieces:
         rows = [learners.setdefault((piece.partition, key), len(learners)) for key in piece.keys]
         row = np.array(rows, dtype=np.int32)[piece.index]
-        gathered.add((row, piece.offsets, piece.played, piece.gain, piece.pscore))
+        gathered.add((row, piece.offsets, *piece.outcomes))
         clipped += piece.clipped
     if not learners:
         raise InvalidConfig(name, "empty", expected="at least one record", got="none")
@@ -245,70 +304,36 @@ def joined(
     return ShownLog(name, actions, tuple(learners), **of, clipped=clipped, contexts=contexts)
 
 
-def held(shape: tuple[int, ...], kind: DTypeLike) -> NDArray[Any]:
-    """An array of zeros: in memory, or in a mapped file without a name where it is large."""
-    if int(np.prod(shape)) * np.dtype(kind).itemsize <= _IN_MEMORY:
-        return np.zeros(shape, kind)
-    with TemporaryFile() as file:  # the map keeps it
-        return np.memmap(file, kind, "w+", shape=shape)
-
-
-def let_go(*arrays: NDArray[Any]) -> None:
-    """Release the memory of arrays that are mapped: what is in them stays in their files."""
-    for array in arrays:
-        if isinstance(array, np.memmap):
-            array._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
-
-
 def _named(gathered: Gathered) -> dict[str, Any]:
     return dict(zip(_COLUMNS, gathered.columns(), strict=True))
 
 
-class Gathered:
-    """Columns that grow: in memory while they are short, then in files without names."""
+@dataclass(frozen=True, slots=True, repr=False)
+class Coded(Sequence[Any]):
+    """A column of few values: each once, as they first occur, and which of them a row has."""
 
-    __slots__ = ("_files", "_held", "_size")
+    values: Sequence[Any]
+    which: NDArray[Any]
 
-    def __init__(self) -> None:
-        self._held: list[tuple[NDArray[Any], ...]] = []
-        self._size = 0
-        self._files: list[IO[bytes]] = []
+    def __len__(self) -> int:
+        """The number of rows."""
+        return len(self.which)
 
-    def add(self, columns: tuple[NDArray[Any], ...]) -> None:
-        """Add rows, of the same types as before."""
-        self._held.append(columns)
-        self._size += sum(column.nbytes for column in columns)
-        if self._size > _IN_MEMORY:
-            self._spill()
-
-    def columns(self) -> tuple[NDArray[Any], ...]:
-        """All rows: arrays, or views of mapped files, which last as long as these."""
-        if not self._files:
-            return tuple(map(np.concatenate, zip(*self._held, strict=True)))
-        kinds = [column.dtype for column in self._held[-1]]
-        self._spill()
-        mapped = []
-        for file, kind in zip(self._files, kinds, strict=True):
-            with file:
-                file.flush()
-                mapped.append(np.memmap(file, kind, "r"))
-        return tuple(mapped)
-
-    def _spill(self) -> None:
-        if not self._files:
-            self._files = [TemporaryFile() for _ in self._held[0]]  # noqa: SIM115 - see `columns`
-        for file, columns in zip(self._files, zip(*self._held, strict=True), strict=True):
-            for column in columns:
-                file.write(np.ascontiguousarray(column).data)
-        self._held, self._size = [tuple(column[:0] for column in self._held[-1])], 0
+    def __getitem__(self, at: Any) -> Any:
+        """The value of a row, or those of some."""
+        if isinstance(at, slice):
+            return [self.values[of] for of in self.which[at].tolist()]
+        return self.values[self.which[at]]
 
 
-def arms_of(actions: Sequence[str], shown: Iterable[object]) -> NDArray[np.int32]:
+def arms_of(actions: Sequence[str], shown: Sequence[object]) -> NDArray[np.int32]:
     """The arm of each slot: by name, or by number as in Open Bandit Pipeline.
 
     >>> arms_of(("a", "b"), ["b", 0, "c", 7, None]).tolist()
     [1, 0, -1, -1, -1]
     """
+    if isinstance(shown, Coded):
+        return np.take(arms_of(actions, shown.values), shown.which)
     arms: dict[object, int] = {name: arm for arm, name in enumerate(actions)}
     count = len(actions)
 

@@ -21,7 +21,7 @@ by workers (`lab.workers`) and joined in the log's order.
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Ints
 from streamdp.core.events import NO_ARM, Key, numbered
 from streamdp.core.evidence.contexts import OTHER, Contexts, level
 from streamdp.core.grid import as_float32, centred_gains
@@ -38,11 +39,13 @@ from streamdp.lab.logs import LINES, TABLES, ReadOptions, ending, files_of, need
 from streamdp.lab.logs.lines import Lines, lines_of
 from streamdp.lab.logs.log import OnBad, numbered_actions, wrong
 from streamdp.lab.logs.shown import (
+    Coded,
     Piece,
     ShownLog,
     SlotCells,
     arms_of,
     joined,
+    merged,
     with_positions,
 )
 from streamdp.lab.logs.stages import Watch, unwatched
@@ -66,7 +69,8 @@ _OF_FIELD = "context."  # what we call a field's column begins so: a field may b
 Fields = Contexts | tuple[str, ...] | None
 """The fields of a log's contexts; of those that are only named, a log's own values are levels."""
 
-Columns = Mapping[str, Sequence[Any]]
+Columns = Mapping[str, Any]
+"""Of each column the values: a list, `Coded`, or an array of numbers."""
 
 Names = Mapping[str, str]
 """What a file calls its columns, by our names; a column that is left out has our name."""
@@ -113,7 +117,8 @@ def open_shown(
             content=content,
             contexts=contexts,
             several=len(seen.places) > 1,
-        )
+        ),
+        merge=merged,
     )
     return joined(source, actions, pieces, contexts)
 
@@ -172,8 +177,16 @@ class _Files:
             raise wrong(source, "empty", expected="at least one row", got="none")
         return cls(source, parts, how, called, watch, workers)
 
-    def map(self, work: Callable[[_Table], list[T]], called: Names | None = None) -> Iterator[T]:
-        """What some work makes of the rows, some thousands at a time, in the log's order."""
+    def map(
+        self,
+        work: Callable[[_Table], list[T]],
+        called: Names | None = None,
+        merge: Callable[[Iterable[T]], Iterable[T]] = iter,
+    ) -> Iterator[T]:
+        """What some work makes of the rows, some thousands at a time, in the log's order.
+
+        Other processes merge what they send, so that less is left for this one.
+        """
         tell, done = self.watch(f"reading {self.source}, rows", self.slots), 0
         named = self.called if called is None else called
         if not self.workers.apart:
@@ -182,7 +195,7 @@ class _Files:
                     yield from work(table)
                     tell(table.rows.stop)
             return
-        on_part = partial(_worked, work=work, called=named, how=self.how)
+        on_part = partial(_worked, work=work, called=named, how=self.how, merge=merge)
         for part, found in zip(self.parts, self.workers.map(on_part, self.parts), strict=True):
             yield from found
             done += part.slots
@@ -211,10 +224,15 @@ class _Files:
 
 
 def _worked(
-    part: Part, *, work: Callable[[_Table], list[T]], called: Names, how: ReadOptions
+    part: Part,
+    *,
+    work: Callable[[_Table], list[T]],
+    called: Names,
+    how: ReadOptions,
+    merge: Callable[[Iterable[T]], Iterable[T]],
 ) -> list[T]:
     """What some work makes of the rows of a part."""
-    return [found for table in _tables(part, called, how) for found in work(table)]
+    return list(merge(found for table in _tables(part, called, how) for found in work(table)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +345,8 @@ def _said(table: _Table, *, asked: set[str], lines: bool) -> list[_Seen]:
             _check_kind(column, (int, type(None)), POSITION, table)
             seen.places.update(column)
         elif name == ACTION and name in asked:
-            seen.shown.update(shown for shown in column if isinstance(shown, str | int))
+            named = column.values if isinstance(column, Coded) else column
+            seen.shown.update(shown for shown in named if isinstance(shown, str | int))
         elif name in asked:
             seen.levels.setdefault(name, set()).update(map(level, column))
     if lines and POSITION not in table.columns:
@@ -399,7 +418,7 @@ def _pieces(
     return [
         Piece(
             int(partitions[part.start]),
-            *numbered(keys[part]),
+            *_distinct(keys, part),
             offsets[part],
             played[part],
             gain[part].astype(np.int32),
@@ -408,6 +427,13 @@ def _pieces(
         )
         for part in parts
     ]
+
+
+def _distinct(keys: Sequence[Key], part: slice) -> tuple[Sequence[Key], Ints]:
+    """The keys of some rows, each once as they first occur, and which of them a row has."""
+    if isinstance(keys, Coded) and part == slice(0, len(keys)):
+        return keys.values, keys.which
+    return numbered(keys[part])
 
 
 def _check(
@@ -430,8 +456,10 @@ def _check(
             raise wrong(where.row(int(rows[0])), name, expected=expected, got="another value")
 
 
-def _numbers(values: Sequence[Any]) -> NDArray[np.float64]:
+def _numbers(values: Any) -> NDArray[np.float64]:
     """The values as floats; NaN for anything but a number."""
+    if isinstance(values, np.ndarray):
+        return values.astype(np.float64)
     plain = [v if isinstance(v, int | float) and not isinstance(v, bool) else None for v in values]
     return np.array([np.nan if value is None else value for value in plain], dtype=np.float64)
 
@@ -440,6 +468,9 @@ def _keys(rows: _Table) -> Sequence[Key]:
     if KEY not in rows.columns:
         return [None] * len(rows)
     keys = rows.columns[KEY]
+    if isinstance(keys, Coded):
+        return Coded([key.encode() if isinstance(key, str) else key for key in keys.values],
+                     keys.which)  # fmt: skip
     _check_kind(keys, (str, bytes, type(None)), KEY, rows)
     return [key.encode() if isinstance(key, str) else key for key in keys]
 
@@ -528,13 +559,32 @@ def _arrow_columns(part: Rows, how: ReadOptions, called: Names) -> Iterator[_Tab
     named = {name: theirs for name, theirs in called.items() if theirs in there}
     texts = [theirs for name, theirs in called.items() if name == KEY or CONTEXT in name]
     for batch in part.batches([*named.values()], portion=_ROWS, texts=texts):
-        columns = {name: batch.column(theirs).to_pylist() for name, theirs in named.items()}
+        columns = {name: _column(name, batch.column(theirs)) for name, theirs in named.items()}
         if ending(part.file) == CSV:  # one text makes texts of a whole column
-            for name in {*CONTENTS, PSCORE} & columns.keys():
+            for name in {
+                name for name in (*CONTENTS, PSCORE) if isinstance(columns.get(name), list)
+            }:
                 columns[name] = [_number_in(value) for value in columns[name]]
         rows = range(done, done + batch.num_rows)
         yield _Table(part.file, columns, rows, None, how.on_bad)
         done = rows.stop
+
+
+def _column(name: str, column: Any) -> Any:
+    """The values of a column; in arrays where its type is a usual one."""
+    from pyarrow import types
+
+    kind = column.type
+    if name in (*CONTENTS, PSCORE) and (types.is_integer(kind) or types.is_floating(kind)):
+        return column.to_numpy(zero_copy_only=False)  # null: NaN
+    texts = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+    if (name == KEY and any(of(kind) for of in texts)) or (
+        name == ACTION and (types.is_integer(kind) or any(of(kind) for of in texts))
+    ):
+        coded = column.dictionary_encode(null_encoding="encode")
+        index = coded.indices.to_numpy(zero_copy_only=False)
+        return Coded(coded.dictionary.to_pylist(), index.astype(np.int64))
+    return column.to_pylist()
 
 
 def _number_in(value: Any) -> Any:

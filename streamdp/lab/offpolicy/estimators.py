@@ -45,7 +45,7 @@ An interval takes α/2 for each side. It stays valid however often one looks at 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf, log, sqrt
 
@@ -144,21 +144,28 @@ class Moments:
         heaviest = np.zeros(shape)
         np.maximum.at(heaviest.ravel(), places, inverse)
         self.heaviest[at] = np.maximum(self.heaviest[at], heaviest)
-        for sums, values in (
-            (self.shown, None),
-            (self.reward, reward),
-            (self.inverse, inverse),
-            (self.weighted, reward * inverse),
-            (self.inverse2, inverse**2),
-            (self.weighted2, (reward * inverse) ** 2),
-            (self.mixed, reward * inverse**2),
-        ):
+        for sums, values in self._added(reward, inverse):
             sums[at] += np.bincount(places, values, minlength=shape[0] * shape[1]).reshape(shape)
 
-    @property
-    def records(self) -> int:
-        """The number of records."""
-        return round(float(self.shown.sum()))
+    def add_in_chunks(self, places: Ints, chunk: Ints, reward: Floats, pscore: Floats) -> None:
+        """Add records at these places, groups × K; those of one chunk first to one another."""
+        order = np.argsort(places, kind="stable")
+        places, chunk, reward = places[order], chunk[order], reward[order]
+        new = (np.diff(places, prepend=-1) != 0) | (np.diff(chunk, prepend=-1) != 0)
+        at, of, inverse = places[new], np.cumsum(new) - 1, 1 / pscore[order]
+        np.maximum.at(self.heaviest.ravel(), places, inverse)
+        for sums, values in self._added(reward, inverse):
+            np.add.at(sums.ravel(), at, np.bincount(of, values))
+
+    def _added(self, reward: Floats, inverse: Floats) -> Iterator[tuple[Floats, Floats | None]]:
+        """The sums, and what records add to each; None: 1."""
+        yield self.shown, None
+        yield self.reward, reward
+        yield self.inverse, inverse
+        yield self.weighted, reward * inverse
+        yield self.inverse2, inverse**2
+        yield self.weighted2, (reward * inverse) ** 2
+        yield self.mixed, reward * inverse**2
 
 
 def over_seeds(rewards: Floats) -> MeanReward:
@@ -212,6 +219,11 @@ class Sums:
             robust2=model**2 * count + 2 * model * change + (squared * spread).sum(1),
             heaviest=(policies * moments.heaviest).max(axis=1),
         )
+
+    @property
+    def columns(self) -> tuple[Floats, ...]:
+        """The numbers, column by column."""
+        return tuple(getattr(self, name) for name in self.__slots__)
 
     def by(self, group: Ints) -> Sums:
         """Sums of the groups that share a number."""

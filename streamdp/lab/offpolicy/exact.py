@@ -16,26 +16,27 @@ learner of cells may be below 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamdp.core.arrays import Columns, Ints
+from streamdp.core.arrays import Columns, Floats, Ints
 from streamdp.core.evidence.evidence import InForce
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import NULL, UNIT, quantise
-from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.core.segments import group
 from streamdp.lab.common.answer import Answer, Shares, Trajectory
 from streamdp.lab.common.bench import Bench, Rows
+from streamdp.lab.common.mapped import Arrays, by_key, let_go
 from streamdp.lab.logs.log import Log, Portion
-from streamdp.lab.logs.shown import SlotCells, held, over_cells
+from streamdp.lab.logs.shown import SlotCells, over_cells
 from streamdp.lab.logs.stages import Watch, unwatched
 from streamdp.lab.offpolicy.cells import FeedbackCell, ends_of
 from streamdp.lab.offpolicy.estimators import over_seeds
+from streamdp.lab.offpolicy.shares import Share, play_shares
 from streamdp.lab.play import (
     KeyBits,
     KeyPart,
@@ -47,6 +48,7 @@ from streamdp.lab.play import (
     play,
     totals,
 )
+from streamdp.lab.workers import IN_PROCESS, Workers
 
 _AT_ONCE = 1 << 21  # slots × (seeds + actions)
 
@@ -65,11 +67,6 @@ class LogKeys:
         return np.asarray(self.in_cells.sum(axis=1))
 
     @cached_property
-    def starts(self) -> Ints:
-        """The place of each key's first slot, key by key."""
-        return np.cumsum(self.counts) - self.counts
-
-    @cached_property
     def totals(self) -> Ints:
         """The losses of each key's actions, R × K."""
         return np.asarray(self.lost.sum(axis=1))
@@ -82,11 +79,11 @@ class LogKeys:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeySlots:
-    """All slots of a log, key by key."""
+    """All slots of a log, key by key, the longest key first."""
 
     losses: NDArray[np.int32]  # n × K, on the grid
     cell: NDArray[np.int32]
-    coins: NDArray[np.uint32]  # seeds × n: tossed in the log's order
+    coins: NDArray[np.uint32]  # n × seeds: tossed in the log's order
 
     @classmethod
     def of(
@@ -94,19 +91,18 @@ class KeySlots:
     ) -> KeySlots:
         """Read a log whose keys are known."""
         K, generators, n = len(log.actions), coins_of(bench), keys.slots
-        laid = cls(
-            held((n, K), np.int32), held((n,), np.int32), held((len(generators), n), np.uint32)
-        )
-        tell, done = watch("laying slots out by key", n), 0
-        step = max(1, _AT_ONCE // (len(generators) + K))
-        for slots in slots_in_order(log, keys.rows, step=step, within=within):
-            places = keys.starts[slots.row] + slots.number - 1
-            laid.losses[places], laid.cell[places] = slots.losses, slots.cell
-            for own, generator in zip(laid.coins, generators, strict=True):
-                own[places] = generator.integers(0, PARTS, len(places))[slots.place]
-            done += len(places)
-            tell(done)
-        return laid
+        tell, step = watch("laying slots out by key", n), max(1, _AT_ONCE // (len(generators) + K))
+
+        def chunks() -> Iterator[tuple[Ints, Arrays]]:
+            done = 0
+            for slots in slots_in_order(log, keys.rows, step=step, within=within):
+                coins = [of.integers(0, PARTS, len(slots.row))[slots.place] for of in generators]
+                yield slots.row, (slots.losses, slots.cell, np.stack(coins, axis=1))
+                done += len(slots.row)
+                tell(done)
+
+        like = [(np.int32, K), (np.int32, 0), (np.uint32, len(generators))]
+        return cls(*by_key(keys.counts, chunks(), like))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,18 +118,21 @@ class Slots:
 
 def play_losses(
     log: Log,
-    cells: tuple[FeedbackCell, ...],
+    cells: Sequence[FeedbackCell],
     bench: Bench,
     watch: Watch = unwatched,
     within: SlotCells | None = None,
+    workers: Workers = IN_PROCESS,
 ) -> tuple[LogKeys, KeySlots, list[Answer]]:
     """Each cell of the grid under each seed over a log of losses, maybe with contexts."""
     keys = _keys_of(log, bench, within)
     slots = KeySlots.of(log, keys, bench, watch, within)
-    tell, answers = watch("playing slots, learners", len(cells)), []
-    for done, cell in enumerate(cells):
-        tell(done)
-        answers.append(_played(cell, keys, slots, bench))
+    tell, answers = watch("playing slots, learners", len(cells)), list[Answer]()
+    groups, work = [[cell] for cell in cells], partial(_played, slots=slots, bench=bench)
+    found = play_shares(groups, keys.counts, bench, keys.rows.tags, work, workers)
+    for cell, shares in zip(cells, found, strict=True):
+        tell(len(answers))
+        answers.append(_answer(cell, shares, keys, bench))
     return keys, slots, answers
 
 
@@ -198,15 +197,24 @@ def _slots(portion: Portion, part: slice, rows: Rows, taken: Ints) -> Slots:
     return Slots(row[order], number[order], losses[order], cell, place[order])
 
 
-def _played(cell: FeedbackCell, keys: LogKeys, slots: KeySlots, bench: Bench) -> Answer:
-    learner, seeds, K = cell.learner, len(bench.seeds), keys.totals.shape[1]
-    schedule, longest = learner.schedule, int(keys.counts.max())
-    blocks = schedule.block_of(longest) + 1
+@dataclass(frozen=True, slots=True, repr=False)
+class PlayedKeys:
+    """How one learner did on some keys."""
+
+    regret: Floats  # blocks × seeds
+    first: Floats  # the mean policies of the first key, block by block
+    released: Ints  # what that released under the first seed
+
+
+def _played(share: Share, *, slots: KeySlots, bench: Bench) -> PlayedKeys:
+    """Play a learner on the losses of all actions."""
+    learner, seeds, K = share.learner, len(bench.seeds), slots.losses.shape[1]
+    blocks = learner.schedule.block_of(int(share.counts[0])) + 1
     regret = np.zeros((blocks, seeds))
-    shares = np.zeros((blocks, len(learner.actions)))
-    released: list[Ints] = []  # by the longest key under the first seed
-    for number, part in enumerate(KeyPart.all(keys.counts, seeds, words=4 * learner.numbers)):
-        bits, fill = KeyBits(keys.rows, bench, part), OwnDraws.of(learner, keys, slots, part)
+    first = np.zeros((blocks, len(learner.actions)))
+    released: list[Ints] = []
+    for part in share.parts():
+        bits, fill = KeyBits(share.tags, bench, part), OwnDraws.of(share, slots, part)
         lost = np.zeros((len(part.keys), K))
         for step in play(learner, len(bits), fill, bits):
             if step.block == blocks:
@@ -215,27 +223,39 @@ def _played(cell: FeedbackCell, keys: LogKeys, slots: KeySlots, bench: Bench) ->
             policy = (step.in_force / PARTS).reshape(len(part.seeds), came, -1)
             before = lost[:came].min(axis=1)
             lost[:came] += fill.losses.sum(axis=1)
-            played = np.einsum("sra,ra->s", policy, fill.losses.reshape(came, -1))
+            won = np.einsum("sra,ra->s", policy, fill.losses.reshape(came, -1))
             best = float((lost[:came].min(axis=1) - before).sum())
-            regret[step.block, part.seeds.start : part.seeds.stop] += (played - best) / UNIT
-            if part.keys[0] == keys.counts.argmax():
-                shares[step.block] += policy[:, 0].sum(axis=0) / seeds
-            if not number:
+            regret[step.block, part.seeds.start : part.seeds.stop] += (won - best) / UNIT
+            first[step.block] += policy[:, 0].sum(axis=0) / seeds
+            if not part.seeds.start:
                 released.append(of_first_row(step))
+    return PlayedKeys(regret, first, np.concatenate(released))
+
+
+def _answer(
+    cell: FeedbackCell, shares: Iterator[PlayedKeys], keys: LogKeys, bench: Bench
+) -> Answer:
+    longest = next(shares)
+    learner, schedule, blocks = cell.learner, cell.learner.schedule, len(longest.first)
+    regret, mean = longest.regret, longest.first
+    for share in shares:
+        regret[: len(share.regret)] += share.regret
     so_far = np.cumsum(regret, axis=0)
     best = float(keys.totals.min(axis=1).sum()) / UNIT
     rewards = 1 - (so_far[-1] + best) / keys.slots
-    if len(learner.actions) > K:
-        shares = over_cells(shares, keys.in_cells[keys.counts.argmax()])
+    if len(learner.actions) > keys.totals.shape[1]:
+        mean = over_cells(mean, keys.in_cells[keys.counts.argmax()])
     return Answer(
         cell=cell,
         reward=over_seeds(rewards),
         rewards=rewards,
-        course=Trajectory.of_runs(ends_of(schedule, blocks, longest=longest), so_far.T),
-        shares=Shares(schedule.starts(np.arange(blocks)), shares),
-        arms=likely_best(learner, np.concatenate(released)),
+        course=Trajectory.of_runs(
+            ends_of(schedule, blocks, longest=int(keys.counts.max())), so_far.T
+        ),
+        shares=Shares(schedule.starts(np.arange(blocks)), mean),
+        arms=likely_best(learner, longest.released),
         charge=charge_of(learner, keys.counts),
-        runs=seeds,
+        runs=len(bench.seeds),
         regret=so_far[-1],
     )
 
@@ -244,27 +264,27 @@ def _played(cell: FeedbackCell, keys: LogKeys, slots: KeySlots, bench: Bench) ->
 class OwnDraws:
     """Fills a learner's columns with what it draws itself, where all losses are known."""
 
-    learner: PolicyLearner
-    keys: LogKeys
+    share: Share
     slots: KeySlots
     part: KeyPart
     cells: int  # that the learner sees: all of the log's, or 1
     losses: Ints  # of the newest block: keys × cells × K, all of its slots
 
     @classmethod
-    def of(cls, learner: PolicyLearner, keys: LogKeys, slots: KeySlots, part: KeyPart) -> OwnDraws:
+    def of(cls, share: Share, slots: KeySlots, part: KeyPart) -> OwnDraws:
         """The draws of some keys under some seeds."""
         K = slots.losses.shape[1]
-        nothing = np.zeros((0, len(learner.actions) // K, K), np.int64)
-        return cls(learner, keys, slots, part, nothing.shape[1], nothing)
+        nothing = np.zeros((0, len(share.learner.actions) // K, K), np.int64)
+        return cls(share, slots, part, nothing.shape[1], nothing)
 
     def __call__(self, block: int, rows: Ints, in_force: InForce) -> tuple[Ints, Columns]:
         """All seeds of a key end a block together."""
-        schedule, K, seeds = self.learner.schedule, self.slots.losses.shape[1], self.part.seeds
-        begin, stop = schedule.start(block) - 1, schedule.stop(block) - 1
-        keys = self.part.keys[: len(rows) // len(seeds)]
-        lengths = np.minimum(self.keys.counts[keys], stop) - begin
-        first, ends = self.keys.starts[keys] + begin, np.cumsum(lengths)
+        learner, seeds, K = self.share.learner, self.part.seeds, self.slots.losses.shape[1]
+        begin, stop = learner.schedule.start(block) - 1, learner.schedule.stop(block) - 1
+        keys, counts = self.part.keys[: len(rows) // len(seeds)], self.share.counts
+        lengths = np.minimum(counts[keys], stop) - begin
+        starts = self.share.begin + np.cumsum(counts) - counts
+        first, ends = starts[keys] + begin, np.cumsum(lengths)
         policies = in_force.reshape(len(seeds), -1, K)
         size, shape = policies.shape[1] * K, (len(seeds), len(keys), self.cells * K)
         gains, shown = np.zeros((len(seeds), size)), np.zeros((len(seeds), size), np.int64)
@@ -279,15 +299,16 @@ class OwnDraws:
                 -1, self.cells, K
             )
             for at, seed in enumerate(seeds):
-                coins = self.slots.coins[seed][places].astype(np.int64)
+                coins = self.slots.coins[places, seed].astype(np.int64)
                 actions = drawn(policies[at], tables, coins)
                 gain, arms = NULL - losses[np.arange(len(places)), actions], tables * K + actions
                 gains[at] += np.bincount(arms, gain, minlength=size)  # exact: far below 2**53
                 shown[at] += np.bincount(arms, minlength=size)
+            let_go(self.slots.losses, self.slots.cell, self.slots.coins)
         ended = np.flatnonzero(begin + lengths == stop)  # the longest keys come first
         places = (len(keys) * np.arange(len(seeds))[:, None] + ended).reshape(-1)
         exact = gains.astype(np.int64).reshape(shape)[:, ended]
         arms = self.cells * K
         return places, totals(
-            self.learner, exact.reshape(-1, arms), shown.reshape(shape)[:, ended].reshape(-1, arms)
+            learner, exact.reshape(-1, arms), shown.reshape(shape)[:, ended].reshape(-1, arms)
         )

@@ -16,6 +16,7 @@ Reasons to refuse:
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import sqrt
 from typing import Literal, Protocol, runtime_checkable
 
@@ -33,6 +34,7 @@ from streamdp.lab.logs.stages import Watch, unwatched
 from streamdp.lab.offpolicy import exact, rejection, weighted
 from streamdp.lab.offpolicy.cells import AnyCell, FeedbackCell, cells_of
 from streamdp.lab.offpolicy.fold import fold
+from streamdp.lab.workers import IN_PROCESS, Workers
 
 Logged = Literal["auto", "propensities", "uniform", "service"]
 LOGGED: tuple[Logged, ...] = ("auto", "propensities", "uniform", "service")
@@ -156,17 +158,19 @@ def replay_losses(
     *,
     watch: Watch = unwatched,
     within: SlotCells | None = None,
+    workers: Workers = IN_PROCESS,
 ) -> FeedbackReplay:
     """Play a log of the losses of all actions as feedback, maybe with contexts."""
     cells = _cells_within(log, question, within)
     policies, own = _parted(cells)
-    keys, slots, answers = exact.play_losses(log, policies, question.bench, watch, within)
+    bench, workers = question.bench, workers.near
+    keys, slots, answers = exact.play_losses(log, policies, bench, watch, within, workers)
     tell = watch("playing phases, learners", len(own))
     for done, cell in enumerate(own):
         tell(done)
-        answers.append(cell.learner.on_losses(cell, log, keys, slots, question.bench))
+        answers.append(cell.learner.on_losses(cell, log, keys, slots, bench))
     watched = int(keys.counts.argmax())
-    key, partition = keys.rows.keys[watched], keys.rows.partitions[watched]
+    partition, key = keys.rows.keys[watched]
     totals, lost = keys.totals / (1 << 20), float(keys.lost.min(axis=2).sum()) / (1 << 20)
     return FeedbackReplay(
         log=log.name,
@@ -182,13 +186,17 @@ def replay_losses(
 
 
 def replay_shown(
-    log: ShownLog, question: FeedbackQuestion, *, watch: Watch = unwatched
+    log: ShownLog,
+    question: FeedbackQuestion,
+    *,
+    watch: Watch = unwatched,
+    workers: Workers = IN_PROCESS,
 ) -> FeedbackReplay:
     """Evaluate a log of feedback, as far as its propensities allow."""
     cells = cells_of(
         question.learners, question.epsilons, actions=log.actions, contexts=log.contexts
     )
-    slots = log.slots
+    slots, bench, workers = log.slots, question.bench, workers.near
     log, draws, method = _answerable(log, question)
     policies, phases = _parted(cells)
     if phases and method != "uniform":
@@ -202,18 +210,21 @@ def replay_shown(
         findings=replace(
             _findings(log, draws, key_text(key, partition)), refused=slots - log.slots
         ),
-        answers=tuple(weighted.weigh(log, policies, question.bench, watch)),
+        answers=tuple(weighted.weigh(log, policies, bench, watch, workers)),
     )
     if method == "service":
-        releases = tuple(_releases(log, policies, question))
+        private = [cell for cell in policies if cell.learner.charge is not None]
+        runs = [(cell, seed) for cell in private for seed in question.seeds]
+        found = workers.map(partial(_releases, log=log, question=question), runs)
+        releases = tuple((*run, of) for run, of in zip(runs, found, strict=True))
         return replace(answer, releases=releases)
     answer = replace(answer, fixed=weighted.fixed(log))
     if method == "uniform":
-        rejected = rejection.reject(log, policies, question.bench, watch)
+        rejected = rejection.reject(log, policies, bench, watch, workers)
         tell = watch("playing phases on records that agree, learners", len(phases))
         for done, cell in enumerate(phases):
             tell(done)
-            rejected.append(cell.learner.on_draws(cell, log.without_contexts, question.bench))
+            rejected.append(cell.learner.on_draws(cell, log.without_contexts, bench))
         return replace(answer, rejected=_in_order(rejected, cells))
     return answer
 
@@ -242,27 +253,12 @@ def _in_order(answers: list[Answer], cells: tuple[AnyCell, ...]) -> tuple[Answer
 
 
 def _releases(
-    log: ShownLog, cells: tuple[FeedbackCell, ...], question: FeedbackQuestion
-) -> list[tuple[FeedbackCell, int, tuple[Release, ...]]]:
-    """The releases of each private cell under each seed, by the shipped engine."""
-    return [
-        (
-            cell,
-            seed,
-            tuple(
-                fold(
-                    log.seen_by(cell.learner),
-                    cell.learner,
-                    seed=seed,
-                    stream=question.stream,
-                    epoch=question.epoch,
-                )
-            ),
-        )
-        for cell in cells
-        if cell.learner.charge is not None
-        for seed in question.seeds
-    ]
+    run: tuple[FeedbackCell, int], *, log: ShownLog, question: FeedbackQuestion
+) -> tuple[Release, ...]:
+    """The releases of a private cell under a seed, by the shipped engine."""
+    cell, seed = run
+    seen, stream, epoch = log.seen_by(cell.learner), question.stream, question.epoch
+    return tuple(fold(seen, cell.learner, seed=seed, stream=stream, epoch=epoch))
 
 
 @dataclass(slots=True)

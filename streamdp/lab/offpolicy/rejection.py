@@ -13,8 +13,9 @@ mean of estimates is at most as uncertain as they are on average.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,17 +27,18 @@ from streamdp.core.evidence.experiment import Arms
 from streamdp.core.evidence.policy import PARTS, Policy
 from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.lab.common.answer import Answer, Charge, Shares, Trajectory
-from streamdp.lab.common.bench import Bench, Rows
+from streamdp.lab.common.bench import Bench
 from streamdp.lab.common.estimates import MeanReward
-from streamdp.lab.logs.shown import CHUNK, ShownLog, held, let_go
+from streamdp.lab.common.mapped import by_key, held, let_go
+from streamdp.lab.logs.shown import CHUNK, KeyRecords, ShownLog, over_cells
 from streamdp.lab.logs.stages import Watch, unwatched
 from streamdp.lab.offpolicy.cells import AnyCell, FeedbackCell
 from streamdp.lab.offpolicy.estimators import of_records
 from streamdp.lab.offpolicy.likelihood import WeightedRecords
+from streamdp.lab.offpolicy.shares import Share, play_shares
 from streamdp.lab.play import (
     NOBODY,
     KeyBits,
-    KeyPart,
     charge_of,
     coins_of,
     drawn,
@@ -45,140 +47,171 @@ from streamdp.lab.play import (
     play,
     totals,
 )
+from streamdp.lab.workers import IN_PROCESS, Workers
 
 POINTS = 200  # of a curve
 _LOOKED = 64  # records that are drawn for at once, and more for long blocks
 
 
 def reject(
-    log: ShownLog, cells: tuple[FeedbackCell, ...], bench: Bench, watch: Watch = unwatched
+    log: ShownLog,
+    cells: Sequence[FeedbackCell],
+    bench: Bench,
+    watch: Watch = unwatched,
+    workers: Workers = IN_PROCESS,
 ) -> list[Answer]:
     """Play each cell under each seed, on the records that show what it draws."""
-    rows, records = log.rows(bench), KeyRecords.of(log, bench)
     answers: list[Answer] = []
     tell = watch("playing on records that agree", len(cells))
-    for cell in cells:
+    groups, tags = [[cell] for cell in cells], partial(log.tags, bench)
+    work = partial(
+        _met, records=log.by_key, coins=_coins(log, bench), actions=len(log.actions), bench=bench
+    )
+    for cell, shares in zip(
+        cells, play_shares(groups, log.counts, bench, tags, work, workers), strict=True
+    ):
         tell(len(answers))
-        answers.append(_answer(cell, log, records, rows, bench))
+        answers.append(_answer(cell, shares, log, bench))
     return answers
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class KeyRecords:
-    """All records of a log, key by key; a key of a long log is mapped, not held."""
-
-    place: Ints  # n: in the log's order
-    played: NDArray[np.int32]
-    gain: NDArray[np.int32]
-    coins: NDArray[np.uint32]  # seeds × n: tossed in the log's order
-    ends: Ints  # of each key
-
-    @classmethod
-    def of(cls, log: ShownLog, bench: Bench) -> KeyRecords:
-        """Lay a log out."""
-        n, generators, ends = log.slots, coins_of(bench), np.cumsum(log.counts)
-        laid = cls(
-            held((n,), np.int64),
-            held((n,), np.int32),
-            held((n,), np.int32),
-            held((len(generators), n), np.uint32),
-            ends,
+def _coins(log: ShownLog, bench: Bench) -> NDArray[np.uint32]:
+    """What each slot draws by under each seed, key by key: tossed in the log's order."""
+    generators = coins_of(bench)
+    chunks = (
+        (
+            chunk.row,
+            (np.stack([of.integers(0, PARTS, chunk.slots) for of in generators], axis=1),),
         )
-        starts = ends - log.counts
-        for chunk in log.chunks():
-            at = starts[chunk.row] + chunk.number - 1
-            laid.place[at] = np.arange(chunk.first, chunk.first + chunk.slots)
-            laid.played[at], laid.gain[at] = chunk.played, chunk.gain
-            for own, generator in zip(laid.coins, generators, strict=True):
-                own[at] = generator.integers(0, PARTS, chunk.slots)
-            let_go(laid.place, laid.played, laid.gain, laid.coins)
-        return laid
+        for chunk in log.chunks()
+    )
+    (coins,) = by_key(log.counts, chunks, [(np.uint32, len(generators))])
+    return coins
 
 
-def _answer(
-    cell: FeedbackCell, log: ShownLog, records: KeyRecords, rows: Rows, bench: Bench
-) -> Answer:
-    learner, seeds, longest = cell.learner, len(bench.seeds), int(log.counts.argmax())
-    fill = Agreeing(learner, len(log.actions), records, held((seeds, log.slots), np.bool_))
-    first: list[Ints] = []  # what the longest key released under the first seed
-    shares: list[list[Floats]] = [[] for _ in bench.seeds]  # of it under each
-    seen = log.seen_by(learner)
-    for fill.part in KeyPart.all(log.counts, seeds, words=4 * learner.numbers):
-        bits, many = KeyBits(rows, bench, fill.part), len(fill.part.keys)
-        fill.at = np.tile((records.ends - log.counts)[fill.part.keys], len(fill.part.seeds))
-        for step in play(learner, len(bits), fill, bits):
-            if fill.part.keys[0] != longest:
-                continue
+@dataclass(frozen=True, slots=True, repr=False)
+class MetKeys:
+    """The records of some keys that one learner used."""
+
+    begin: int  # where the records of these keys begin, among all key by key
+    taken: list[Ints]  # by seed: their places from there on
+    charged: Ints  # by key, under the first seed
+    first: list[list[Floats]]  # by seed: the policies of the first key, block by block
+    released: Ints  # what that released under the first seed
+
+
+def _met(
+    share: Share,
+    *,
+    records: KeyRecords,
+    coins: NDArray[np.uint32],
+    actions: int,
+    bench: Bench,
+) -> MetKeys:
+    """Play a learner on the records that show what it draws."""
+    many, ends = len(share.counts), share.begin + np.cumsum(share.counts)
+    fill = Agreeing(share.learner, actions, records, coins, ends, share.begin, bench)
+    first: list[list[Floats]] = [[] for _ in bench.seeds]
+    released: list[Ints] = []
+    for part in share.parts():
+        bits, fill.seeds = KeyBits(share.tags, bench, part), part.seeds
+        fill.at = np.tile(ends - share.counts, len(part.seeds))
+        for step in play(share.learner, len(bits), fill, bits):
             for place in np.flatnonzero(step.rows % many == 0).tolist():
-                policy = seen.overall(longest, step.in_force[place : place + 1] / PARTS)
-                shares[fill.part.seeds[step.rows[place] // many]].append(policy)
-            if not fill.part.seeds[0]:
-                first.append(of_first_row(step))
-    blocks, charged = min(map(len, shares)), np.zeros(len(log.counts), dtype=np.int64)
-    for chunk in log.chunks():
-        charged += np.bincount(chunk.row[fill.met[0][chunk.places]], minlength=len(charged))
+                policy = step.in_force[place : place + 1] / PARTS
+                first[part.seeds[step.rows[place] // many]].append(policy)
+            if not part.seeds[0]:
+                released.append(of_first_row(step))
+    taken = [np.concatenate(of) for of in fill.taken]
+    key = np.searchsorted(ends, share.begin + taken[0], side="right")
+    charged = np.bincount(key, minlength=many)
+    return MetKeys(share.begin, taken, charged, first, np.concatenate(released))
+
+
+def _answer(cell: FeedbackCell, shares: Iterator[MetKeys], log: ShownLog, bench: Bench) -> Answer:
+    learner, met = cell.learner, held((len(bench.seeds), log.slots), np.bool_)
+    charged, longest = list[Ints](), list[MetKeys]()
+    for share in shares:
+        longest = longest or [replace(share, taken=[])]
+        charged.append(share.charged)
+        for of, taken in zip(met, share.taken, strict=True):
+            of[log.by_key.place[share.begin + taken]] = True
+        let_go(met, log.by_key.place)
+    (keys,) = longest
+    blocks = min(map(len, keys.first))
+    mean = np.mean([np.concatenate(of[:blocks]) for of in keys.first], axis=0)
+    if len(learner.actions) > len(log.actions):
+        mean = over_cells(mean, log.in_cells)
     return answer_of(
         cell,
         log,
-        fill.met,
-        shares=Shares(
-            learner.schedule.starts(np.arange(blocks)),
-            np.mean([np.concatenate(own[:blocks]) for own in shares], axis=0),
-        ),
-        arms=likely_best(learner, np.concatenate(first)),
-        charge=charge_of(learner, charged),
+        met,
+        shares=Shares(learner.schedule.starts(np.arange(blocks)), mean),
+        arms=likely_best(learner, keys.released),
+        charge=charge_of(learner, np.concatenate(charged)),
     )
 
 
-@dataclass(slots=True)
 class Agreeing:
     """Fills a learner's columns with the records that show what each row draws."""
 
-    learner: PolicyLearner
-    actions: int
-    records: KeyRecords
-    met: NDArray[np.bool_]  # seeds × n: the records that each used, in the log's order
-    part: KeyPart = field(init=False)
-    at: Ints = field(init=False)  # by row: its next record
+    __slots__ = ("_actions", "_begin", "_coins", "_ends", "_learner", "_records", "at", "seeds",
+                 "taken")  # fmt: skip
+
+    def __init__(
+        self,
+        learner: PolicyLearner,
+        actions: int,
+        records: KeyRecords,
+        coins: NDArray[np.uint32],
+        ends: Ints,
+        begin: int,
+        bench: Bench,
+    ) -> None:
+        self._learner, self._actions = learner, actions
+        self._records, self._coins = records, coins
+        self._ends, self._begin = ends, begin  # of the records of each key, and of all
+        self.seeds = range(0)  # that are played: a row for each key, seed by seed
+        self.at = ends  # by row: its next record
+        self.taken: list[list[Ints]] = [[np.zeros(0, np.int32)] for _ in bench.seeds]
 
     def __call__(self, block: int, rows: Ints, in_force: InForce) -> tuple[Ints, Columns]:
         """Rows end a block at different records."""
-        arms, many = len(self.learner.actions), len(self.part.keys)
-        length = int(self.learner.schedule.lengths(np.array([block]))[0])
+        arms, many = len(self._learner.actions), len(self._ends)
+        length = int(self._learner.schedule.lengths(np.array([block]))[0])
         ended, gains, shown = [], [], []
         for place, row in enumerate(rows.tolist()):
             seed, key = divmod(row, many)
-            seed, key = self.part.seeds[seed], int(self.part.keys[key])
-            policy = in_force[place].reshape(-1, self.actions)
+            seed = self.seeds[seed]
+            policy = in_force[place].reshape(-1, self._actions)
             taken, played = self._agreed(policy, seed, int(self.at[row]), key, length)
-            self.met[seed, self.records.place[taken]] = True
+            self.taken[seed].append((taken - self._begin).astype(np.int32))
             if len(taken) == length:
                 ended.append(place)
                 shown.append(np.bincount(played, minlength=arms))
-                gains.append(np.bincount(played, self.records.gain[taken], minlength=arms))
+                gains.append(np.bincount(played, self._records.gain[taken], minlength=arms))
                 self.at[row] = taken[-1] + 1
-        records = self.records
-        let_go(records.place, records.played, records.gain, records.coins, self.met)
+        let_go(self._records.played, self._records.gain, self._coins)
         if not ended:
             return NOBODY
         exact = np.array(gains).astype(np.int64)  # far below 2**53
-        return np.array(ended), totals(self.learner, exact, np.array(shown))
+        return np.array(ended), totals(self._learner, exact, np.array(shown))
 
     def _agreed(
         self, policy: Policy, seed: int, first: int, key: int, most: int
     ) -> tuple[Ints, Ints]:
         """The next records of a key that show what is drawn, at most so many, and their arms."""
-        end, missing = int(self.records.ends[key]), most
+        end, missing = int(self._ends[key]), most
         found, arms = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
         while missing and first < end:
-            stop = min(end, first + min(CHUNK, _LOOKED + 2 * missing * self.actions))
-            played = self.records.played[first:stop].astype(np.int64)
-            cell, shown = np.divmod(played, self.actions)  # no arm is -1: of no cell
+            stop = min(end, first + min(CHUNK, _LOOKED + 2 * missing * self._actions))
+            played = self._records.played[first:stop].astype(np.int64)
+            cell, shown = np.divmod(played, self._actions)  # no arm is -1: of no cell
             cell = np.maximum(cell, 0) if len(policy) > 1 else np.zeros_like(cell)
-            mine = drawn(policy, cell, self.records.coins[seed, first:stop].astype(np.int64))
+            mine = drawn(policy, cell, self._coins[first:stop, seed].astype(np.int64))
             agreed = np.flatnonzero((mine == shown) & (played != NO_ARM))[:missing]
             found.append(first + agreed)
-            arms.append(cell[agreed] * self.actions + shown[agreed])
+            arms.append(cell[agreed] * self._actions + shown[agreed])
             first, missing = stop, missing - len(agreed)
         return np.concatenate(found), np.concatenate(arms)
 

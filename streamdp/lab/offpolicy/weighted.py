@@ -16,34 +16,49 @@ Learners are fed them as live.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.arrays import Columns, Floats, Ints
 from streamdp.core.errors import InvalidConfig
+from streamdp.core.events import NO_ARM
 from streamdp.core.evidence.evidence import InForce
 from streamdp.core.evidence.policy import PARTS
+from streamdp.core.grid import UNIT
 from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.core.schedule import Schedule
 from streamdp.lab.common.answer import Answer, Shares, Trajectory
-from streamdp.lab.common.bench import Bench, Rows
+from streamdp.lab.common.bench import Bench
 from streamdp.lab.common.estimates import MeanReward, PolicyValues
-from streamdp.lab.logs.shown import ShownLog
+from streamdp.lab.common.mapped import Gathered, longest_first
+from streamdp.lab.logs.shown import CHUNK, KeyRecords, ShownLog, over_cells
 from streamdp.lab.logs.stages import Watch, unwatched
 from streamdp.lab.offpolicy.cells import FeedbackCell, ends_of
 from streamdp.lab.offpolicy.estimators import Moments, Sums, of_records, value_of
-from streamdp.lab.play import KeyBits, KeyPart, charge_of, likely_best, of_first_row, play, totals
+from streamdp.lab.offpolicy.shares import Share, play_shares
+from streamdp.lab.play import (
+    KeyBits,
+    KeyPart,
+    charge_of,
+    likely_best,
+    of_first_row,
+    play,
+    side_by_side,
+    totals,
+)
+from streamdp.lab.workers import IN_PROCESS, Workers
 
 _MOST_CELLS = 1 << 25  # blocks × actions of all keys
 
 
 @dataclass(frozen=True, slots=True)
 class BlockGroups:
-    """A log cut by one schedule: groups are blocks of keys, in order of key and block."""
+    """Keys cut by one schedule: groups are blocks of keys, in order of key and block."""
 
-    schedule: Schedule
     first: Ints  # R: the group of each key's block 0
     count: Ints  # R: the number of blocks, the open one included
     block: Ints  # G
@@ -60,40 +75,71 @@ def usable(log: ShownLog) -> NDArray[np.bool_]:
     return np.asarray(good, dtype=np.bool_)
 
 
-def cut(log: ShownLog, schedule: Schedule) -> BlockGroups:
-    """The sums of a log that learners with this schedule need."""
-    count = schedule.blocks_of(log.counts) + 1
-    first, K, C = np.cumsum(count) - count, len(log.actions), log.cells
-    total, arms = int(count.sum()), C * K
-    if total * arms > _MOST_CELLS:
-        raise InvalidConfig(
-            "learners", "too many blocks", expected=f"≤ {_MOST_CELLS // arms}", got=total
-        )
+@dataclass(frozen=True, slots=True)
+class LogMean:
+    """The records of a log that take part in estimates, and their rewards: exact sums."""
+
+    records: int
+    won: float
+
+    @classmethod
+    def of(cls, log: ShownLog) -> LogMean:
+        """Look at all records once."""
+        records, won = 0, 0.0
+        for chunk in log.chunks():
+            reward = chunk.reward[usable(chunk)]
+            records, won = records + len(reward), won + float(reward.sum())
+        return cls(records, won)
+
+
+def cut(
+    records: KeyRecords,
+    counts: Ints,
+    schedule: Schedule,
+    mean: LogMean,
+    *,
+    actions: int,
+    cells: int = 1,
+    begin: int = 0,
+) -> BlockGroups:
+    """The sums of some keys that learners with this schedule need.
+
+    `counts` are the records of each key, from `begin` on. Records that lie in one chunk of the log
+    are added up first, so what is not exact does not depend on which keys are cut together.
+    """
+    count = schedule.blocks_of(counts) + 1
+    first, arms, ends = np.cumsum(count) - count, cells * actions, np.cumsum(counts)
+    total, low, end = int(count.sum()), 0, int(ends[-1])
     block = np.arange(total) - np.repeat(first, count)
     gains, shown = np.zeros((total, arms), np.int64), np.zeros((total, arms), np.int64)
-    moments = Moments.none((total * C, K))
-    for chunk in log.chunks():
-        groups, group = np.unique(
-            first[chunk.row] + schedule.blocks_of(chunk.number), return_inverse=True
-        )
-        named, size = chunk.played >= 0, len(groups) * arms
-        places = group[named] * arms + chunk.played[named]
-        sums = np.bincount(places, chunk.gain[named], minlength=size)  # exact: far below 2**53
-        gains[groups] += sums.reshape(-1, arms).astype(np.int64)
-        shown[groups] += np.bincount(places, minlength=size).reshape(-1, arms)
-        good = usable(chunk)
-        moments.add(
-            (groups[:, None] * C + np.arange(C)).ravel(),
-            group[good] * C + chunk.cell[good],
-            chunk.shown[good],
-            chunk.reward[good],
-            chunk.pscore[good],
-        )
-    guesses = _guesses(moments, block, cells=C)
-    return BlockGroups(schedule, first, count, block, gains, shown, moments, guesses, C)
+    moments = Moments.none((total * cells, actions))
+    while low < end:
+        part = records.of(begin + low, begin + min(low + 2 * CHUNK, end))
+        at = np.arange(low, low + len(part.place))
+        key = np.searchsorted(ends, at, side="right")
+        group = first[key] + schedule.blocks_of(at - (ends - counts)[key] + 1)
+        chunk, stop = part.place // CHUNK, len(at)
+        if low + stop < end:  # a group may go on: up to where another chunk or group begins
+            stop = 1 + int(np.flatnonzero((np.diff(group) != 0) | (np.diff(chunk) != 0))[-1])
+        group, chunk, part = group[:stop], chunk[:stop], part.of(0, stop)
+        low, base = low + stop, int(group[0])
+        played = part.played.astype(np.int64)
+        if cells == 1:
+            played = np.where(played == NO_ARM, NO_ARM, played % actions)
+        named, size = played >= 0, (int(group[-1]) + 1 - base) * arms
+        places, these = (group[named] - base) * arms + played[named], slice(base, group[-1] + 1)
+        sums = np.bincount(places, part.gain[named], minlength=size)  # exact: far below 2**53
+        gains[these] += sums.reshape(-1, arms).astype(np.int64)
+        shown[these] += np.bincount(places, minlength=size).reshape(-1, arms)
+        good = named & (part.pscore > 0) & (part.pscore < 1)
+        reward = part.gain[good] / UNIT + 0.5
+        moments.add_in_chunks(group[good] * arms + played[good], chunk[good], reward,
+                              part.pscore[good])  # fmt: skip
+    guesses = _guesses(moments, block, mean, cells=cells)
+    return BlockGroups(first, count, block, gains, shown, moments, guesses, cells)
 
 
-def _guesses(moments: Moments, block: Ints, *, cells: int) -> Floats:
+def _guesses(moments: Moments, block: Ints, of_log: LogMean, *, cells: int) -> Floats:
     """Each action's mean reward in the key's earlier blocks, shrunk towards that of all actions.
 
     This is shrunk in turn towards the mean r̄ of the whole log. Either has the worth of 1/(r̄(1 − r̄))
@@ -101,8 +147,8 @@ def _guesses(moments: Moments, block: Ints, *, cells: int) -> Floats:
     does not make an action seem good for the rest of the log. With contexts, an action's mean in a
     cell is shrunk towards that over all cells.
     """
-    total = max(1.0, float(moments.shown.sum()))
-    mean = float(moments.reward.sum()) / total
+    total = max(1.0, float(of_log.records))
+    mean = of_log.won / total
     worth = 1 / max(mean * (1 - mean), 1 / total)
     apart = (len(block), cells, -1)
     of_cells = [
@@ -130,65 +176,138 @@ def _before(values: Floats, block: Ints) -> Floats:
 
 
 def weigh(
-    log: ShownLog, cells: tuple[FeedbackCell, ...], bench: Bench, watch: Watch = unwatched
+    log: ShownLog,
+    cells: Sequence[FeedbackCell],
+    bench: Bench,
+    watch: Watch = unwatched,
+    workers: Workers = IN_PROCESS,
 ) -> list[Answer]:
     """Estimate each cell's value from the log."""
-    rows = log.rows(bench)
-    blocks: dict[tuple[Schedule, int], BlockGroups] = {}
-    answers: list[Answer] = []
-    tell = watch("weighing policies", len(cells))
-    for cell in cells:
+    tell, answers = watch("weighing policies", len(cells)), dict[int, Answer]()
+    alike: dict[object, list[int]] = {}  # that see the same blocks
+    for at, cell in enumerate(cells):
+        learner = cell.learner
+        _check_blocks(log, learner)
+        by = learner.schedule, len(learner.actions), learner.numbers
+        alike.setdefault(by, []).append(at)
+    groups, mean = [[cells[at] for at in which] for which in alike.values()], LogMean.of(log)
+    work = partial(_weighed, records=log.by_key, mean=mean, actions=len(log.actions), bench=bench)
+    found = play_shares(groups, log.counts, bench, partial(log.tags, bench), work, workers)
+    for which, group, shares in zip(alike.values(), groups, found, strict=True):
         tell(len(answers))
-        seen = log.seen_by(cell.learner)
-        by = cell.learner.schedule, seen.cells
-        if by not in blocks:
-            blocks[by] = cut(seen, cell.learner.schedule)
-        answers.append(_weighed(cell, seen, blocks[by], rows, bench))
-    return answers
+        answers |= zip(which, _answers(group, shares, log, mean, bench), strict=True)
+    return [answers[at] for at in range(len(cells))]
+
+
+def _check_blocks(log: ShownLog, learner: PolicyLearner) -> None:
+    """Refuse a learner whose blocks are too many."""
+    total = int((learner.schedule.blocks_of(log.counts) + 1).sum())
+    if total * len(learner.actions) > _MOST_CELLS:
+        expected = f"≤ {_MOST_CELLS // len(learner.actions)}"
+        raise InvalidConfig("learners", "too many blocks", expected=expected, got=total)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class WeighedKeys:
+    """What the policies of one learner are worth on some keys."""
+
+    sums: Sums  # of their blocks, cell by cell
+    by_seed: Floats  # steps × seeds: Σ w·r
+    first: Floats  # the mean policies of the first key, block by block
+    released: Ints  # what that released under the first seed
 
 
 def _weighed(
-    cell: FeedbackCell, log: ShownLog, blocks: BlockGroups, rows: Rows, bench: Bench
-) -> Answer:
-    learner, seeds = cell.learner, len(bench.seeds)
-    policies, by_seed = np.zeros(blocks.gains.shape), np.zeros(seeds)
-    weighted = blocks.moments.weighted.reshape(policies.shape)
-    released: list[Ints] = []  # by the longest key under the first seed
-    parts = KeyPart.all(log.counts, seeds, words=4 * learner.numbers)
-    for number, part in enumerate(parts):
-        bits, fill = KeyBits(rows, bench, part), LogBlocks.of(learner, blocks, log.counts, part)
-        for step in play(learner, len(bits), fill, bits):
+    share: Share, *, records: KeyRecords, mean: LogMean, actions: int, bench: Bench
+) -> list[WeighedKeys]:
+    """Weigh the policies of learners that see the same blocks."""
+    learner, seeds = share.learner, len(bench.seeds)
+    blocks = cut(
+        records,
+        share.counts,
+        learner.schedule,
+        mean,
+        actions=actions,
+        cells=len(learner.actions) // actions,
+        begin=share.begin,
+    )
+    policies = [np.zeros(blocks.gains.shape) for _ in share.cells]
+    weighted = blocks.moments.weighted.reshape(blocks.gains.shape)
+    by_seed: list[list[Floats]] = [[] for _ in share.cells]
+    released: list[list[Ints]] = [[] for _ in share.cells]
+    for part in share.parts():
+        bits = KeyBits(share.tags, bench, part)
+        fills = [LogBlocks.of(cell.learner, blocks, share.counts, part) for cell in share.cells]
+        playing = (play(fill.learner, len(bits), fill, bits) for fill in fills)
+        for at, step in side_by_side(playing):
             came = part.keys[: len(step.rows) // len(part.seeds)]
             keys = came[blocks.count[came] > step.block]  # the others ended with their block
             group = blocks.first[keys] + step.block
             policy = (step.in_force / PARTS).reshape(len(part.seeds), len(came), -1)[:, : len(keys)]
-            policies[group] += policy.sum(axis=0)
-            by_seed[part.seeds.start : part.seeds.stop] += np.einsum(
+            policies[at][group] += policy.sum(axis=0)
+            won = np.zeros(seeds)
+            won[part.seeds.start : part.seeds.stop] = np.einsum(
                 "srk,rk->s", policy, weighted[group]
             )
-            if not number:
-                released.append(of_first_row(step))
-    policies /= seeds
-    in_cells = policies.reshape(blocks.moments.shown.shape)
-    sums = Sums.of(blocks.moments, in_cells, blocks.guesses)
-    value = sums.value() if blocks.moments.records else None
-    so_far = sums.by(np.repeat(blocks.block, blocks.cells)).so_far()
-    mean = so_far.robust / np.maximum(so_far.records, 1)
-    watched = int(log.counts.argmax())
-    ends = ends_of(blocks.schedule, len(mean), longest=int(log.counts[watched]))
-    first = blocks.first[watched]
-    own = log.overall(watched, policies[first : first + blocks.count[watched]])
-    return Answer(
-        cell=cell,
-        reward=None if value is None else value.reward,
-        rewards=by_seed / max(1, blocks.moments.records),
-        course=Trajectory(ends, mean, *so_far.weighted().interval()),
-        shares=Shares(blocks.schedule.starts(np.arange(len(own))), own),
-        arms=likely_best(learner, np.concatenate(released)),
-        charge=charge_of(learner, log.counts),
-        runs=seeds,
-        value=value,
-    )
+            by_seed[at].append(won)
+            if not part.seeds.start:
+                released[at].append(of_first_row(step))
+    found = []
+    for at, policy in enumerate(policies):
+        policy /= seeds
+        in_cells = policy.reshape(blocks.moments.shown.shape)
+        found.append(
+            WeighedKeys(
+                Sums.of(blocks.moments, in_cells, blocks.guesses),
+                np.array(by_seed[at]),
+                policy[: blocks.count[0]],
+                np.concatenate(released[at]),
+            )
+        )
+    return found
+
+
+def _answers(
+    cells: Sequence[FeedbackCell],
+    shares: Iterator[list[WeighedKeys]],
+    log: ShownLog,
+    mean: LogMean,
+    bench: Bench,
+) -> Iterator[Answer]:
+    """Add up what the shares say of learners that see the same blocks."""
+    schedule, arms = cells[0].learner.schedule, len(cells[0].learner.actions)
+    of_groups, by_seed = [Gathered() for _ in cells], np.zeros((len(cells), len(bench.seeds)))
+    longest: list[WeighedKeys] = []
+    for share in shares:
+        longest = longest or share
+        for gathered, own, keys in zip(of_groups, by_seed, share, strict=True):
+            gathered.add(keys.sums.columns)
+            for won in keys.by_seed:  # one after the other: sums of floats depend on their order
+                own += won
+    order, counts = longest_first(log.counts), schedule.blocks_of(log.counts) + 1
+    starts = np.empty_like(counts)
+    starts[order] = np.cumsum(counts[order]) - counts[order]
+    block = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    many = arms // len(log.actions)
+    groups = ((np.repeat(starts, counts) + block)[:, None] * many + np.arange(many)).ravel()
+    ends = ends_of(schedule, int(counts.max()), longest=int(log.counts.max()))
+    for cell, gathered, won, keys in zip(cells, of_groups, by_seed, longest, strict=True):
+        sums = Sums(*(column[groups] for column in gathered.columns()))  # in the log's order
+        value = sums.value() if mean.records else None
+        so_far = sums.by(np.repeat(block, many)).so_far()
+        robust = so_far.robust / np.maximum(so_far.records, 1)
+        own = keys.first if many == 1 else over_cells(keys.first, log.in_cells)
+        yield Answer(
+            cell=cell,
+            reward=None if value is None else value.reward,
+            rewards=won / max(1, mean.records),
+            course=Trajectory(ends, robust, *so_far.weighted().interval()),
+            shares=Shares(schedule.starts(np.arange(len(own))), own),
+            arms=likely_best(cell.learner, keys.released),
+            charge=charge_of(cell.learner, log.counts),
+            runs=len(bench.seeds),
+            value=value,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +324,7 @@ class LogBlocks:
         cls, learner: PolicyLearner, blocks: BlockGroups, counts: Ints, part: KeyPart
     ) -> LogBlocks:
         """Those of keys with these numbers of slots."""
-        return cls(learner, blocks, part, blocks.schedule.blocks_of(counts[part.keys] + 1))
+        return cls(learner, blocks, part, learner.schedule.blocks_of(counts[part.keys] + 1))
 
     def __call__(self, block: int, rows: Ints, in_force: InForce) -> tuple[Ints, Columns]:
         """All seeds of a key learn from the same records."""

@@ -31,8 +31,9 @@ from streamdp.core.grid import UNIT
 from streamdp.lab.common.answer import Answer, Charge, Shares, Trajectory
 from streamdp.lab.common.bench import Bench
 from streamdp.lab.common.cells import LearnerCell
+from streamdp.lab.common.mapped import held, longest_first
 from streamdp.lab.logs.log import Log
-from streamdp.lab.logs.shown import ShownLog, held
+from streamdp.lab.logs.shown import ShownLog
 from streamdp.lab.offpolicy.estimators import over_seeds
 from streamdp.lab.offpolicy.exact import KeySlots, LogKeys
 from streamdp.lab.offpolicy.rejection import POINTS, answer_of
@@ -69,8 +70,11 @@ def _tables(log: Log, log_keys: LogKeys, slots: KeySlots) -> list[WrittenLosses]
         what = "too many losses for learners whose phases follow counts: they are held in memory"
         expected = f"at most {MOST_BYTES:,} bytes, or policy_* learners, which read a log in passes"
         raise InvalidConfig(log.name, what, expected=expected, got=f"{size:,}")
-    parts = np.split(slots.losses / UNIT, log_keys.starts[1:])
-    return [WrittenLosses(losses) for losses in parts]
+    order = longest_first(log_keys.counts)  # in which slots are laid out
+    ends = np.cumsum(log_keys.counts[order])
+    parts = np.split(slots.losses / UNIT, ends[:-1])
+    tables = {row: WrittenLosses(of) for row, of in zip(order.tolist(), parts, strict=True)}
+    return [tables[row] for row in range(len(order))]
 
 
 def _exact(

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +23,7 @@ from streamdp.core.evidence.evidence import InForce
 from streamdp.core.learners import Leader
 from streamdp.lab.common.bench import Bench
 from streamdp.lab.common.cells import Cell
-from streamdp.lab.play import KeyBits, KeyPart, play
+from streamdp.lab.play import KeyBits, KeyPart, play, side_by_side
 from streamdp.lab.replay.store import CutSums
 from streamdp.lab.replay.summing import Summed
 
@@ -56,7 +55,7 @@ def _parts(summed: Summed, bench: Bench) -> Iterator[KeyPart]:
 def _play_part(
     summed: Summed, cells: Sequence[Cell], bench: Bench, part: KeyPart
 ) -> Iterator[Played]:
-    bits, seeds = KeyBits(summed.rows, bench, part), len(part.seeds)
+    bits, seeds = KeyBits(summed.rows.tags(part.keys), bench, part), len(part.seeds)
     alike: dict[object, list[int]] = {}  # that look at the same sums
     for at, cell in enumerate(cells):
         leader = cell.learner
@@ -67,11 +66,10 @@ def _play_part(
         for at in group:
             held[at] = blank(int(fill.closed.max(initial=0)), part, cells[at]), fill.closed
             playing[at] = play(cells[at].learner, len(bits), fill, bits)
-    for steps in zip_longest(*playing.values()):
-        for at, step in zip(playing, steps, strict=True):
-            if step is not None:
-                in_force = step.in_force.reshape(seeds, -1)
-                held[at][0][step.block, : in_force.shape[1]] = in_force.T
+    which = list(playing)
+    for place, step in side_by_side(playing.values()):
+        in_force = step.in_force.reshape(seeds, -1)
+        held[which[place]][0][step.block, : in_force.shape[1]] = in_force.T
     for at in range(len(cells)):
         yield Played(part, at, *held[at])
 

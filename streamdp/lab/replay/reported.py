@@ -70,11 +70,11 @@ def as_json(replay: Replay) -> dict[str, object]:
 
 def _by_key(replay: Replay, shown: Answer) -> Iterator[dict[str, object]]:
     """The keys with the most slots: their best action, and the shown learner's regret there."""
-    totals, slots = replay.base.totals, replay.summed.slots
+    totals, slots, keys = replay.base.totals, replay.summed.slots, replay.summed.rows.keys
     for row in np.argsort(-slots, kind="stable")[:MOST_KEYS].tolist():
-        many = int(slots[row])
+        (partition, key), many = keys[row], int(slots[row])
         yield {
-            "key": key_text(replay.summed.rows.keys[row], replay.summed.rows.partitions[row]),
+            "key": key_text(key, partition),
             "slots": many,
             "best_action": replay.actions[int(totals[row].argmin())],
             "best_loss": float(totals[row].min()) / many,

@@ -1,0 +1,156 @@
+"""Arrays that are too long for memory: in files that are mapped and have no names.
+
+Such a file lasts as long as its array. Another process of this machine that is sent the array gets
+the place of the file, so what one process lays out all map, and nobody copies it. What was read or
+written stays in memory until it is let go (`let_go`), so it is let go piece by piece.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from os import getpid
+from tempfile import TemporaryFile
+from typing import IO, Any
+from weakref import finalize
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from streamdp.core.arrays import Ints
+
+_IN_MEMORY = 1 << 21  # bytes of columns
+_SORTED = 1 << 17  # rows that are brought in order at once
+
+Arrays = tuple[NDArray[Any], ...]
+
+
+class Mapped(np.memmap[Any, Any]):
+    """A mapped array, which processes of this machine are sent as the place of its file."""
+
+    _place: str | None = None  # of the file of a whole array, never of a part of one
+
+    @classmethod
+    def of(cls, file: IO[bytes], kind: DTypeLike, mode: Any, shape: Any = None) -> Mapped:
+        """All of a file without a name, which is kept as long as the array."""
+        array = cls(file, kind, mode, shape=shape)
+        array._place = place_of(file)
+        finalize(array, file.close)
+        return array
+
+    @classmethod
+    def at(cls, place: str, kind: DTypeLike, shape: Any) -> Mapped:
+        """An array of another process of this machine."""
+        array = cls(place, kind, "r", shape=shape)
+        array._place = place
+        return array
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """The place of the file; the content of a part of an array."""
+        if self._place is None:
+            return np.asarray(self).__reduce_ex__(protocol)
+        return Mapped.at, (self._place, self.dtype, self.shape)
+
+
+def place_of(file: IO[bytes]) -> str:
+    """Where other processes of this machine find an open file that has no name."""
+    return f"/proc/{getpid()}/fd/{file.fileno()}"
+
+
+def held(shape: tuple[int, ...], kind: DTypeLike) -> NDArray[Any]:
+    """An array of zeros: in memory, or in a mapped file without a name where it is large."""
+    if int(np.prod(shape)) * np.dtype(kind).itemsize <= _IN_MEMORY:
+        return np.zeros(shape, kind)
+    return Mapped.of(TemporaryFile(), kind, "w+", shape)
+
+
+def let_go(*arrays: NDArray[Any]) -> None:
+    """Release the memory of arrays that are mapped: what is in them stays in their files."""
+    for array in arrays:
+        if isinstance(array, np.memmap):
+            array._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
+
+
+class Gathered:
+    """Columns that grow: in memory while they are short, then in files without names."""
+
+    __slots__ = ("_files", "_held", "_size")
+
+    def __init__(self) -> None:
+        self._held: list[Arrays] = []
+        self._size = 0
+        self._files: list[IO[bytes]] = []
+
+    def add(self, columns: Arrays) -> None:
+        """Add rows, of the same types as before."""
+        self._held.append(columns)
+        self._size += sum(column.nbytes for column in columns)
+        if self._size > _IN_MEMORY:
+            self._spill()
+
+    def columns(self) -> Arrays:
+        """All rows: arrays, or mapped files, which last as long as these."""
+        if not self._files:
+            return tuple(map(np.concatenate, zip(*self._held, strict=True)))
+        kinds = [column.dtype for column in self._held[-1]]
+        self._spill()
+        for file in self._files:
+            file.flush()
+        return tuple(
+            Mapped.of(file, kind, "r") for file, kind in zip(self._files, kinds, strict=True)
+        )
+
+    def _spill(self) -> None:
+        if not self._files:
+            self._files = [TemporaryFile() for _ in self._held[0]]  # noqa: SIM115 - see `columns`
+        for file, columns in zip(self._files, zip(*self._held, strict=True), strict=True):
+            for column in columns:
+                file.write(np.ascontiguousarray(column).data)
+        self._held, self._size = [tuple(column[:0] for column in self._held[-1])], 0
+
+
+def longest_first(counts: Ints) -> Ints:
+    """The keys with these numbers of rows in the order in which they are laid out and played."""
+    order: Ints = np.argsort(-counts, kind="stable")
+    return order
+
+
+def by_key(
+    counts: Ints,
+    chunks: Iterable[tuple[NDArray[Any], Arrays]],
+    like: Sequence[tuple[DTypeLike, int]],
+) -> Arrays:
+    """Rows key by key, the longest key first, and of a key in their order.
+
+    `counts` are the rows of each key; chunks say of each row its key, and its columns, which have
+    these types and widths (0: a number). Rows are first brought together by keys that follow one
+    another, then each such run is sorted, so only as much as one run is in memory.
+    """
+    order, n = longest_first(counts), int(counts.sum())
+    rank = np.empty(len(counts), np.int32)
+    rank[order] = np.arange(len(counts))
+    ends = np.cumsum(counts[order])
+    starts, edges = ends - counts[order], [0]
+    while edges[-1] < len(order):
+        beyond = int(np.searchsorted(ends, starts[edges[-1]] + _SORTED, side="right"))
+        edges.append(max(edges[-1] + 1, beyond))
+    run = np.repeat(np.arange(len(edges) - 1), np.diff(edges))[rank]
+    begins = np.append(starts[edges[:-1]], n)
+    free = begins[:-1].copy()
+    laid = [held((n, width) if width else (n,), kind) for kind, width in ((np.int32, 0), *like)]
+    for key, columns in chunks:
+        of, sizes = run[key], np.bincount(run[key], minlength=len(free))
+        at = np.argsort(of, kind="stable")
+        places = (free - np.cumsum(sizes) + sizes)[of[at]] + np.arange(len(at))
+        free += sizes
+        for own, column in zip(laid, (rank[key], *columns), strict=True):
+            own[places] = column[at]
+        let_go(*laid)
+    for keys, (begin, end) in zip(np.diff(edges).tolist(), pairwise(begins.tolist()), strict=True):
+        if keys > 1:
+            at = np.argsort(laid[0][begin:end], kind="stable")
+            for own in laid[1:]:
+                own[begin:end] = own[begin:end][at]
+        let_go(*laid)
+    return tuple(laid[1:])

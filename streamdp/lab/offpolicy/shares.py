@@ -1,0 +1,88 @@
+"""Who plays what: learners that see the same blocks, on keys that fit in memory together.
+
+The unit of work is a share: some keys, and the cells of the grid that are played on them side by
+side, so that what they have in common is summed and drawn once. Workers play shares, in this
+process or in others (`lab.workers`). What a share says of its keys depends on nothing else, and
+this process adds shares up in their order: the answer is the same whoever played them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.arrays import Ints
+from streamdp.core.kinds.feedback import PolicyLearner
+from streamdp.lab.common.bench import Bench
+from streamdp.lab.offpolicy.cells import FeedbackCell
+from streamdp.lab.play import KeyPart, key_shares
+from streamdp.lab.workers import Workers
+
+T = TypeVar("T")
+
+_A_NUMBER = 16  # words of bits for each number of a release: a draw takes 4, and the rest is room
+_SEEDS = 20  # for which there is room: blocks of keys take as much memory where seeds are fewer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Share:
+    """Some keys, and the cells that are played on them side by side."""
+
+    cells: Sequence[FeedbackCell]
+    counts: Ints  # the slots of each key, the longest first
+    begin: int  # of the first one's, among all slots key by key
+    tags: NDArray[np.uint8]  # keys × seeds × 16
+
+    def __repr__(self) -> str:
+        """Show what is played and on how much, never a key."""
+        return f"{', '.join(map(str, self.cells))}, on {len(self.counts)} keys"
+
+    @property
+    def learner(self) -> PolicyLearner:
+        """One of those that are alike."""
+        return self.cells[0].learner
+
+    @property
+    def end(self) -> int:
+        """Where the slots of the last key end, among all slots key by key."""
+        return self.begin + int(self.counts.sum())
+
+    def parts(self) -> Iterator[KeyPart]:
+        """The keys, by seeds that are played together."""
+        every = np.arange(len(self.counts))
+        return KeyPart.of_seeds(every, self.tags.shape[1], words=_words(self.learner))
+
+
+def _words(learner: PolicyLearner) -> int:
+    return _A_NUMBER * learner.numbers
+
+
+def play_shares(
+    groups: Iterable[Sequence[FeedbackCell]],
+    counts: Ints,
+    bench: Bench,
+    tags: Callable[[Ints], NDArray[np.uint8]],
+    work: Callable[[Share], T],
+    workers: Workers,
+) -> Iterator[Iterator[T]]:
+    """What the shares of each group say, in their order; `tags` are those of some keys."""
+
+    def keys_of(group: Sequence[FeedbackCell]) -> list[Ints]:
+        words = _words(group[0].learner)
+        return list(key_shares(counts, max(_SEEDS, len(bench.seeds)), words=words))
+
+    def shares(group: Sequence[FeedbackCell]) -> Iterator[Share]:
+        begin = 0
+        for keys in keys_of(group):
+            yield Share(group, counts[keys], begin, tags(keys))
+            begin += int(counts[keys].sum())
+
+    groups = list(groups)
+    found = workers.map(work, chain.from_iterable(map(shares, groups)))
+    for group in groups:
+        yield islice(found, len(keys_of(group)))
