@@ -64,6 +64,7 @@ def actions(
     streamdp actions home resume carousel
     """
     from streamdp.core.errors import InvalidConfig
+    from streamdp.wire.revising import with_paused, with_resumed
 
     configuration = load(config)
     topics = chosen(configuration, stream)
@@ -77,38 +78,9 @@ def actions(
     if step is None:
         line = wait_for(lambda: listed(technology, topics))
     else:
-        change = partial(_paused if step is Step.PAUSE else _resumed, configured, names)
+        change = partial(with_paused if step is Step.PAUSE else with_resumed, configured, names)
         line = wait_for(lambda: revised(technology, topics, configured, change))
     print_report(_report(topics.stream, configured, line), _text, as_json=as_json)
-
-
-def _paused(configured: Sequence[str], names: Sequence[str], paused: Sequence[str]) -> list[str]:
-    """The paused names, with these among them; one of the configured must be left."""
-    from streamdp.core.errors import InvalidConfig
-
-    after = list(dict.fromkeys([*paused, *names]))
-    unknown = sorted(set(names) - set(configured))
-    if unknown:
-        expected, got = f"some of {', '.join(configured)}", ", ".join(map(repr, unknown))
-        raise InvalidConfig("actions", "unknown names", expected=expected, got=got)
-    if set(configured) <= set(after):
-        raise InvalidConfig(
-            "actions", "all would be paused",
-            expected="one that is not; `streamdp mode` switches to the fallback action",
-            got=", ".join(names),
-        )  # fmt: skip
-    return after
-
-
-def _resumed(configured: Sequence[str], names: Sequence[str], paused: Sequence[str]) -> list[str]:
-    """The paused names without these, which may be of an earlier configuration."""
-    from streamdp.core.errors import InvalidConfig
-
-    unknown = sorted(set(names) - {*configured, *paused})
-    if unknown:
-        expected, got = f"some of {', '.join(configured)}", ", ".join(map(repr, unknown))
-        raise InvalidConfig("actions", "unknown names", expected=expected, got=got)
-    return [name for name in paused if name not in names]
 
 
 def _report(stream: str, configured: Sequence[str], line: ListLine | None) -> dict[str, Any]:

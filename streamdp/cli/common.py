@@ -213,21 +213,14 @@ async def revised(
     from datetime import UTC, datetime
 
     from streamdp.ports import closing
-    from streamdp.wire.lines import ACTION_SCHEMA, LIVE, ListLine
-    from streamdp.wire.published import decode_list, encode_list
+    from streamdp.wire.published import decode_list
+    from streamdp.wire.revising import next_list
 
     def change(before: bytes | None) -> bytes:
-        known = None if before is None else decode_list(before)
-        line = ListLine(
-            schema=ACTION_SCHEMA,
-            stream=topics.stream,
-            ordinal=1 if known is None else known.ordinal + 1,
-            at=datetime.now(UTC),
-            mode=mode or (LIVE if known is None else known.mode),
-            actions=list(actions),
-            paused=list(paused([] if known is None else known.paused)),
-        )
-        return encode_list(line)
+        return next_list(
+            before, stream=topics.stream, at=datetime.now(UTC), actions=actions, paused=paused,
+            mode=mode,
+        )  # fmt: skip
 
     async with closing(technology.administrator()) as tools:
         return decode_list(await tools.revise(topics, change))

@@ -33,6 +33,7 @@ def serve(
 
     Example: streamdp serve --config streamdp.toml
     """
+    from streamdp.serve.catalogue import CatalogueCalls
     from streamdp.serve.knowledge import Bounds, Knowledge
     from streamdp.serve.listener import Limits, bound
     from streamdp.serve.process import serve
@@ -77,6 +78,9 @@ def serve(
             clock=time.perf_counter,
             private_contexts=http.private_contexts,
         )
+        catalogue = CatalogueCalls(
+            knowledge, technology.administrator, seconds=http.request_seconds
+        )
         await serve(
             knowledge,
             listener,
@@ -84,6 +88,7 @@ def serve(
             limits=limits,
             log=log,
             ranking=ranking if topics else None,
+            catalogue=catalogue if http.catalogue_token_file else None,
             origins=frozenset(origin.encode() for origin in http.reward_origins),
             exporter=exports,
         )

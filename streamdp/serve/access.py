@@ -2,6 +2,7 @@
 
 The token is compared in constant time, before anything else of the request is looked at. Three
 things need none: the two probes, and the page itself, which holds no data and asks for the token.
+Changes of lists are opened by a token of their own, which opens nothing else.
 The rate is one token bucket for the whole process. Probes do not count, and a few requests a second
 are kept for metrics, so that look-ups cannot blind an operator.
 
@@ -29,6 +30,9 @@ _SCRAPES_PER_SECOND = 10.0
 
 PUBLISHABLE = "streamdp.publishable"
 """In a request's scope: it carries the publishable key, not the token."""
+
+CATALOGUE = b"/catalogue"
+"""Changes of lists (`serve.catalogue`): they have a token of their own."""
 
 _REWARD = b"/reward"
 REWARDS = (_REWARD, b"/rewards")
@@ -102,8 +106,10 @@ class Gate:
         traffic: Traffic,
         open_paths: frozenset[bytes] = PROBES | {b"/"},
         rewards: RewardAccess | None = None,
+        catalogue: Callable[[], bytes | None] = lambda: None,
     ) -> None:
         self._answer = answer
+        self._catalogue = catalogue
         self._token = token
         self._bucket = bucket
         self._scrapes = Bucket(_SCRAPES_PER_SECOND, bucket.clock)
@@ -141,7 +147,10 @@ class Gate:
             return
         if not (self._bucket.take() or (path == METRICS and self._scrapes.take())):
             raise Rejected(429, "too many requests", (b"retry-after", b"1"))
-        if path not in self._open and not _carries(scope, self._token()):
+        token = self._token()
+        if path.endswith(CATALOGUE):
+            token = self._catalogue() or token
+        if path not in self._open and not _carries(scope, token):
             raise _NO_TOKEN
 
     def _admit_reward(self, scope: Scope) -> None:

@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl
 
 from streamdp.client.http_wire import encode, in_force, written_key
 from streamdp.serve.asgi import JSON, Answered, Headers, Receive, Rejected, Scope
+from streamdp.serve.catalogue import CatalogueCalls, stream_of
 from streamdp.serve.credentials import Credentials
 from streamdp.serve.knowledge import Knowledge
 from streamdp.serve.lookups import Lookups, key_of
@@ -42,8 +43,10 @@ class PublicApp:
         *,
         body_seconds: float,
         ranking: Ranking | None = None,
+        catalogue: CatalogueCalls | None = None,
     ) -> None:
         self._knowledge = knowledge
+        self._catalogue = catalogue
         self._ranking = ranking
         self._lookups = Lookups(knowledge, body_seconds=body_seconds)
         self._metrics = MetricsPage(
@@ -60,6 +63,10 @@ class PublicApp:
             if self._ranking is None:
                 raise Rejected(404, "rank and reward are off: see http.rank_and_reward")
             return await self._ranking.answer(scope, receive, call)
+        if (stream := stream_of(scope)) is not None:
+            if self._catalogue is None:
+                raise Rejected(404, "changes of lists are off: see http.catalogue_token_file")
+            return await self._catalogue.answer(scope, receive, stream)
         if scope["method"] not in ("GET", "HEAD"):
             raise Rejected(405, "only GET and HEAD are allowed", (b"allow", b"GET, HEAD"))
         match scope["raw_path"]:

@@ -36,6 +36,7 @@ class Files:
     where: str = field(kw_only=False)
     token: Path | None = None
     publishable: Path | None = None
+    catalogue: Path | None = None
     certificate: Path | None = None
     key: Path | None = None
     prefix: str = ""  # of the token's key
@@ -50,6 +51,8 @@ class Credentials:
         """The token that requests must carry; None if they need none."""
         self.publishable: bytes | None = None
         """The key that may reward and nothing else; None if there is none."""
+        self.catalogue: bytes | None = None
+        """The token that may change lists and nothing else; None if there is none."""
         self.expires_at: float | None = None
         """When the first certificate of the chain expires, in seconds since 1970."""
         self.context: ssl.SSLContext | None = None
@@ -57,6 +60,7 @@ class Credentials:
         self._secrets = (
             _Secret((files.token,), self._use_token),
             _Secret((files.publishable,), self._use_publishable),
+            _Secret((files.catalogue,), self._use_catalogue),
             _Secret((files.certificate, files.key), self._use_certificate),
         )
         for secret in self._secrets:
@@ -90,20 +94,26 @@ class Credentials:
 
     def _use_token(self) -> None:
         where = f"{self._files.where}.{self._files.prefix}token_file"
-        self.token = self._apart(token_of(self._files.token, where=where), self.publishable, where)
+        token = token_of(self._files.token, where=where)
+        self.token = self._apart(token, where, self.publishable, self.catalogue)
 
     def _use_publishable(self) -> None:
         where = f"{self._files.where}.publishable_key_file"
         key = token_of(self._files.publishable, where=where)
-        self.publishable = self._apart(key, self.token, where)
+        self.publishable = self._apart(key, where, self.token, self.catalogue)
 
-    def _apart(self, secret: bytes | None, other: bytes | None, where: str) -> bytes | None:
-        """Refuse one secret as token and as publishable key."""
-        if secret is not None and secret == other:
+    def _use_catalogue(self) -> None:
+        where = f"{self._files.where}.catalogue_token_file"
+        token = token_of(self._files.catalogue, where=where)
+        self.catalogue = self._apart(token, where, self.token, self.publishable)
+
+    def _apart(self, secret: bytes | None, where: str, *others: bytes | None) -> bytes | None:
+        """Refuse one secret for two purposes."""
+        if secret is not None and secret in others:
             raise InvalidConfig(
                 where,
-                "token and publishable key are the same",
-                expected="a key of its own: pages show it to everybody",
+                "two secrets of the listener are the same",
+                expected="one of its own: each opens something else, and pages show theirs to all",
                 got="one content for both",
             )
         return secret

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from streamdp.serve.access import Bucket, Gate, RewardAccess
 from streamdp.serve.app import PublicApp
 from streamdp.serve.asgi import App
+from streamdp.serve.catalogue import CatalogueCalls
 from streamdp.serve.credentials import Credentials
 from streamdp.serve.knowledge import Knowledge
 from streamdp.serve.listener import Limits, allow_files, end_on_signals, server_of
@@ -27,10 +28,14 @@ def gate_of(
     credentials: Credentials,
     limits: Limits,
     ranking: Ranking | None = None,
+    catalogue: CatalogueCalls | None = None,
     origins: frozenset[bytes] = frozenset(),
 ) -> Gate:
     """The whole application."""
-    public = PublicApp(knowledge, credentials, body_seconds=limits.request_seconds, ranking=ranking)
+    public = PublicApp(
+        knowledge, credentials,
+        body_seconds=limits.request_seconds, ranking=ranking, catalogue=catalogue,
+    )  # fmt: skip
     return Gate(
         public.answer,
         token=lambda: credentials.token,
@@ -38,6 +43,7 @@ def gate_of(
         bucket=Bucket(limits.requests_per_second, time.perf_counter),
         traffic=knowledge.traffic,
         rewards=RewardAccess(lambda: credentials.publishable, origins),
+        catalogue=lambda: credentials.catalogue,
     )
 
 
@@ -49,13 +55,19 @@ async def serve(
     limits: Limits,
     log: NoticeLog,
     ranking: Ranking | None = None,
+    catalogue: CatalogueCalls | None = None,
     origins: frozenset[bytes] = frozenset(),
     exporter: type[Telemetry] | None = None,
 ) -> None:
     """Serve until a signal; finish requests that have begun."""
     allow_files()
     app: App = gate_of(
-        knowledge, credentials=credentials, limits=limits, ranking=ranking, origins=origins
+        knowledge,
+        credentials=credentials,
+        limits=limits,
+        ranking=ranking,
+        catalogue=catalogue,
+        origins=origins,
     )
     telemetry = None
     if exporter is not None:

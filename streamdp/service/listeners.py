@@ -25,6 +25,7 @@ def serve_credentials(configuration: Configuration) -> Credentials:
             "http",
             token=http.token_file,
             publishable=http.publishable_key_file,
+            catalogue=http.catalogue_token_file,
             certificate=http.certificate_file,
             key=http.key_file,
         )

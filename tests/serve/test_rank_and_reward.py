@@ -489,7 +489,7 @@ SETTINGS = joined_shop(feedback='content = "loss"')
         ('publishable_key_file = "page.key"', "no token"),
         (
             'token_file = "token"\npublishable_key_file = "token"',
-            "token and publishable key are the same",
+            "two secrets of the listener are the same",
         ),
         ('reward_origins = ["shop.example"]', "not an origin"),
         ('reward_origins = ["https://shop.example/"]', "not an origin"),

@@ -538,6 +538,9 @@ class HttpTable(BaseModel):
     publishable_key_file: File | None = Field(
         default=None, description="a key for pages: it may reward, and nothing else"
     )
+    catalogue_token_file: File | None = Field(
+        default=None, description="a token that may pause and resume actions, and nothing else"
+    )
     reward_origins: list[str] = Field(
         default=[], description="whose pages may reward, such as https://shop.example"
     )
