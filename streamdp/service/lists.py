@@ -6,9 +6,9 @@ the first record of a fetch on, is saved in the commit that first has a record f
 changes afterwards; a rebuild goes through the same lists at the same positions. That commit also
 has a line of the ledger for it (`wire.lines.TakenList`).
 
-The loop reads the catalogue to its end after each fetch, before any record of it is planned. When a
-list is taken follows from that alone, never from what a record holds. If the catalogue is out of
-reach, the list that was taken goes on, and the catalogue is asked again after a while.
+The loop reads the catalogue to its end for each batch, after a fetch and before any record of it is
+decoded. When a list is taken follows from that alone, never from what a record holds. If the
+catalogue is out of reach, the list that was taken goes on, and it is asked again after a while.
 
 Streams of losses take none, for their events have losses of all actions; nor do streams with
 contexts yet. What is paused there is only the readers' concern.

@@ -248,7 +248,7 @@ class Service:
     async def _poll_once(self) -> None:
         """Read one batch: poll until it is large enough or nothing more is ready, then apply it."""
         settings, clock = self._settings, self._around.clock
-        gathered, timeout = 0, settings.poll_seconds
+        gathered, timeout, asked = 0, settings.poll_seconds, set[str]()
         appetites = [worker.appetite for worker in self._workers.values()]
         at_once = [worker.most_records for worker in self._workers.values()]
         most = min([settings.poll_records, *at_once])
@@ -256,7 +256,8 @@ class Service:
             begun = clock()
             batches = await self._transport.poll(max_records=most, timeout=timeout)
             self._observe("poll", clock() - begun)
-            await self._read_lists({records.partition.stream for records in batches})
+            await self._read_lists({of.partition.stream for of in batches} - asked)
+            asked |= {of.partition.stream for of in batches}
             for records in batches:
                 worker = self._workers.get(records.partition)
                 if worker is not None:
@@ -277,7 +278,9 @@ class Service:
     async def _read_lists(self, streams: Collection[str]) -> None:
         """Read the lists of some streams to their ends, whatever their records hold.
 
-        One that is out of reach must not hold up the others' polls: it is asked again later.
+        Each is asked for once in a batch, after a fetch of its records and before they are decoded:
+        a question for each fetch would take one part in thirty of a loaded process. One that is out
+        of reach must not hold up the others' polls: it is asked for again later.
         """
         clock = self._around.clock
         for spec in (self._specs[name] for name in sorted(streams)):
