@@ -194,6 +194,30 @@ def test_the_command_takes_names_of_columns_and_shows_progress(tmp_path: Path) -
         assert said in str(refused.exception) + refused.output
 
 
+def test_amounts_are_replayed_as_shares_of_the_largest(tmp_path: Path) -> None:
+    """Also those above it; losses have none, and a log of all losses has no rewards."""
+    log = made_up(300, seed=1)
+    of = list(zip(log.played.tolist(), log.reward.tolist(), log.pscore.tolist(), strict=True))
+    euros = [{"action": a, "reward": 200 * r + 900 * (r == 1), "pscore": p} for a, r, p in of]
+    asked = ["--seeds", 1, "--epsilon", 1, "--json", tmp_path / "found.json"]
+    found = []
+    for path, more in ((written(log, tmp_path / "log.ndjson"), []),
+                       (lines(tmp_path / "euros.ndjson", euros), ["--most", 200])):  # fmt: skip
+        done = invoked(path, *asked, *more)
+        assert done.exit_code == 0, done.output
+        found.append(json.loads((tmp_path / "found.json").read_text())["cells"])
+    assert found[0] == found[1]
+    losses = lines(tmp_path / "x.ndjson", [{"action": 0, "loss": 1, "pscore": 0.5}] * 40)
+    all_of = lines(tmp_path / "y.ndjson", [{"losses": [0, 1]}] * 40)
+    for path, most, said in (
+        (losses, 200, "holds losses; expected rewards, with --most"),
+        (all_of, 200, "holds the losses of all actions, and no rewards"),
+        (losses, "0", "--most: not the largest of any rewards"),
+    ):
+        refused = invoked(path, *asked, "--most", most)
+        assert said in str(refused.exception) + refused.output
+
+
 def test_each_part_of_a_replay_reports_its_progress(tmp_path: Path) -> None:
     told: dict[str, tuple[int, list[int]]] = {}
 

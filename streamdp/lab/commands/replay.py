@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated
@@ -90,6 +91,13 @@ StreamOption = Annotated[
     str, typer.Option(help="The name of the stream whose seeded bits are drawn.")
 ]
 
+
+MostOption = Annotated[
+    str | None,
+    typer.Option(
+        "--most", help="Of rewards in a unit: the largest that counts, as the stream's `most`."
+    ),
+]
 
 ExecutorOption = Annotated[
     str,
@@ -209,6 +217,7 @@ def shown(
     played: PlayedOption = "header",
     contexts: ContextOption = None,
     executor: ExecutorOption = "auto",
+    most: MostOption = None,
 ) -> None:
     """Say what learners would have won that see only what was shown. NOT PRIVATE.
 
@@ -227,7 +236,8 @@ def shown(
 
     check_places(report, as_json)
     fields, columns = read_fields(contexts, columns, stream)
-    options = ShownOptions(content, pscore, header, played, columns, fields)
+    largest = None if most is None else _largest(most)
+    options = ShownOptions(content, pscore, header, played, columns, fields, largest)
     how, budgets = reading(actions, on_bad, wire_format, setting), parse_epsilons(epsilon)
     texts = learners or usual_policies(contexts=contexts is not None)
     question = FeedbackQuestion(
@@ -243,6 +253,10 @@ def shown(
     size = _LOSSES_A_ROW * rows_in(log) or _LOSSES_A_BYTE * bytes_of(log)
     with watching() as watch, workers_of(executor, size) as workers:
         replay = _replayed(log, question, how, options, watch, workers)
+    if most is not None:
+        typer.echo(
+            f"rewards are shares of {most} (--most): times {most} they are amounts", err=True
+        )
     shown_as("feedback", figures(replay), page_at=report, json_at=as_json)
 
 
@@ -253,6 +267,17 @@ def shows(log: str, names: Mapping[str, str] = MappingProxyType({})) -> bool:
 
     topic = is_topic(log) and not Path(log).exists()
     return not topic and holds_feedback(files_of(log)[0], names)
+
+
+def _largest(most: str) -> Fraction:
+    """The largest reward that counts."""
+    from streamdp.core.errors import InvalidConfig
+    from streamdp.service.config.tables import read_most
+
+    try:
+        return read_most(most)
+    except InvalidConfig as error:
+        raise error.at("--most") from None
 
 
 def _named(stream: str) -> str:
@@ -274,6 +299,7 @@ class ShownOptions:
     played: str
     columns: str | None = None
     fields: Fields = None
+    most: Fraction | None = None
 
     @property
     def names(self) -> Mapping[str, str]:
@@ -299,6 +325,7 @@ class ShownOptions:
             "value" if self.played == "value" else "header",
             self.header,
             self._contexts(),
+            self.most,
         )
 
     def _contexts(self) -> Contexts | None:
@@ -394,11 +421,17 @@ def _replayed(
     of_fields = () if shown.fields is None else names_of(shown.fields)
     chosen = bool(names.keys() - {PSCORE, *of_fields}) or ending(log) == CSV
     if of_files and (chosen or shows(log, names)):
-        read = open_shown(log, how, names=names, fields=shown.fields, watch=watch, workers=workers)
+        read = open_shown(
+            log, how, names=names, fields=shown.fields, most=shown.most, watch=watch,
+            workers=workers,
+        )  # fmt: skip
         return replay_shown(read, asked, watch=watch, workers=workers)
     if not of_files and "#" in log and shown.content != "losses":
         topic = open_topic(log, how, feedback, pscore=shown.pscore)
         return replay_shown(topic, asked, watch=watch, workers=workers)
+    if shown.most is not None:
+        what = "holds the losses of all actions, and no rewards"
+        raise InvalidConfig(log, what, expected="no --most", got=f"--most {shown.most}")
     if asked.logged != "auto":
         what = "holds the losses of all actions, and no draws"
         raise InvalidConfig(log, what, expected="no --logged", got=f"--logged {asked.logged}")

@@ -23,6 +23,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -94,10 +95,13 @@ def open_shown(
     *,
     names: Names = {},  # noqa: B006 - never changed
     fields: Fields = None,
+    most: Fraction | None = None,
     watch: Watch = unwatched,
     workers: Workers = IN_PROCESS,
 ) -> ShownLog:
     """The log in files, which are read twice where they say actions, places or levels themselves.
+
+    `most`: the largest reward that counts, where they are in a unit.
 
     A source is a path, an address of an object store, or a pattern of either.
     """
@@ -107,6 +111,8 @@ def open_shown(
     files = _Files.of(source, how, called, watch, workers)
     seen = files.seen(fields)
     content = seen.content(called)
+    if most is not None and content == "loss":
+        raise wrong(source, "holds losses", expected="rewards, with --most", got="losses")
     actions = seen.actions(how)
     contexts = None if fields is None else seen.declared(fields, called)
     pieces = files.map(
@@ -115,6 +121,7 @@ def open_shown(
             seen=seen.bare(),
             actions=actions,
             content=content,
+            most=most,
             contexts=contexts,
             several=len(seen.places) > 1,
         ),
@@ -389,6 +396,7 @@ def _pieces(
     seen: _Seen,
     actions: tuple[str, ...],
     content: str,
+    most: Fraction | None,
     contexts: Contexts | None,
     several: bool,
 ) -> list[Piece]:
@@ -404,6 +412,8 @@ def _pieces(
         cells = _cells(contexts, table, n)
         played = np.where(played == NO_ARM, NO_ARM, cells * len(actions) + played).astype(np.int32)
     propensity[~((propensity > 0) & (propensity <= 1))] = np.nan
+    if most is not None:
+        outcome = outcome / float(most)
     outside = np.isfinite(outcome) & ((outcome < 0) | (outcome > 1))
     narrow = as_float32(outcome.reshape(-1, 1), actions=1)[:, 0]
     gain = centred_gains(narrow) if content == "loss" else -centred_gains(narrow)

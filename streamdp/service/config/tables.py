@@ -63,10 +63,10 @@ def _exact(value: object) -> Fraction:
     return parse_epsilon(value, "")
 
 
-def _most(value: object) -> object:
-    """The largest reward that counts.
+def read_most(value: object) -> Fraction:
+    """The largest reward that counts, as it is written.
 
-    >>> _most("19.99")
+    >>> read_most("19.99")
     Fraction(1999, 100)
     """
     if not (isinstance(value, str) and _DECIMAL.fullmatch(value) and Fraction(value)):
@@ -240,7 +240,7 @@ class FeedbackTable(BaseModel):
         default="", description="what pages call a reward, in the plural: clicks"
     )
 
-    most: Annotated[Fraction, BeforeValidator(_most)] | None = Field(
+    most: Annotated[Fraction, BeforeValidator(read_most)] | None = Field(
         default=None,
         description='the largest reward that counts, in its unit, such as "200"; else 1',
     )
