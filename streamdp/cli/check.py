@@ -225,20 +225,19 @@ def _table(configuration: Configuration, spec: StreamSpec) -> dict[str, Any] | N
     if contexts is None:
         return None
     assert recipe.scale is not None, "a stream is private"
-    parts, numbers = recipe.parts, learner.releases[0].width  # half of them counts
+    numbers = learner.releases[0].width  # half of them counts
     drawn = noise_of(recipe.scale / UNIT, pairs=recipe.played == "value")
     noise = sqrt(max(drawn.on_sums, drawn.on_counts))  # its standard deviation, in events
     public = recipe.played == "header"
     return {
         "fields": {field.name: list(field.names) for field in contexts.fields},
         "cells": contexts.cells,
-        "parts": parts,
         "numbers_a_release": numbers,
         "bytes_a_policy": 4 * len(learner.actions),
         "most_keys": spec.most_keys,
         "memory_bytes": spec.most_keys * spec.row_bytes,
         "noise": noise,
-        "events_beyond_noise": ceil(_BEYOND * noise * numbers / 2 / parts),
+        "events_beyond_noise": ceil(_BEYOND * noise * numbers / 2),
         "public": public,
         "promise": (
             "context and action stand in headers: THEY ARE PUBLIC FOR GOOD. Send levels, never"
@@ -357,19 +356,16 @@ def _text(report: dict[str, Any]) -> Iterator[str]:
 
 
 def _of_table(of: dict[str, Any]) -> Iterator[str]:
-    parts = of["parts"]
-    in_parts = f", {parts} times as much for its {parts} parts" if parts > 1 else ""
     yield (
         f"    a table of {of['cells']} cells: {of['numbers_a_release']} numbers a release, a policy"
         f" of {of['bytes_a_policy']} bytes, at most {of['most_keys']} keys in a partition"
         f" ({of['memory_bytes'] / 1e6:,.0f} MB)"
     )
     yield (
-        f"    noise of ±{of['noise']:.1f} on each number{in_parts}: an average cell shows an action"
-        f" {_BEYOND} times as often in a block of {of['events_beyond_noise']:,} events"
+        f"    noise of ±{of['noise']:.1f} on each number of the table that a block releases; in the"
+        f" finest one an average cell shows an action {_BEYOND} times as often in a block of"
+        f" {of['events_beyond_noise']:,} events"
     )
-    if parts > 1:
-        yield "    in parts nothing is carried over: a new epoch begins the table anew"
     yield (
         "    one key is one partition, so its traffic is one process's: where that is not enough,"
         " use more keys (placement × region)"

@@ -39,6 +39,7 @@ from streamdp.core.grid import NULL, UNIT
 from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.core.kinds.recipe import config_of
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, feedback_learner_of
+from streamdp.core.learners.feedback.policy_contexts import UP_TO
 from streamdp.core.learners.recipes import CONTEXTS
 from streamdp.lab.common.answer import Answer, Trajectory, standard_error
 from streamdp.lab.common.cells import Candidate, LearnerCell
@@ -137,7 +138,7 @@ class Table:
             rule.actions,
             epsilon=learner.charge,
             played=learner.played,
-            interactions=options["interactions"],
+            interactions=options["interactions"].removeprefix(UP_TO),
             own=learner,
             **asked,
         )

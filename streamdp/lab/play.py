@@ -176,8 +176,8 @@ def likely_best(kind: PolicyLearner, released: Ints) -> Arms | None:
     if isinstance(kind.rule, ContextModel):
         return None
     scale = Fraction(0) if kind.sums_scale is None else kind.sums_scale / UNIT
-    experiment = Experiment.of(scale, pairs=kind.pairs, actions=kind.numbers)
-    row = PublicRow.opened(kind.evidence, np.zeros(2 * kind.numbers, dtype=np.int64))
+    experiment = Experiment.of(scale, pairs=kind.pairs, actions=len(kind.actions))
+    row = PublicRow.opened(kind.evidence, np.zeros(2 * len(kind.actions), dtype=np.int64))
     for numbers, length in zip(
         released, kind.schedule.lengths(np.arange(len(released))), strict=True
     ):
@@ -805,14 +805,4 @@ def _counted(in_force: InForce, actions: int) -> Floats:
 
 def totals(kind: PolicyLearner, gains: Ints, shown: Ints) -> Columns:
     """The private columns of blocks with these exact sums of centred gains, and counts."""
-    if kind.parts is not None:
-        gains, shown = (_of_parts(of, kind.parts) for of in (gains, shown))
     return kind.added(gains, shown)
-
-
-def _of_parts(of_arms: Ints, parts: Ints) -> Ints:
-    """The numbers of a table in parts: rows × numbers, of rows × arms."""
-    numbers = np.zeros((len(of_arms), int(parts.max()) + 1), dtype=np.int64)
-    for places in parts:
-        np.add.at(numbers.T, places, of_arms.T)
-    return numbers

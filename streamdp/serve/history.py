@@ -32,6 +32,7 @@ from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import OPENING, Key
 from streamdp.core.evidence.experiment import Experiment
 from streamdp.core.evidence.policies import ReleasedSums, gains_and_counts
+from streamdp.core.evidence.released_tables import ReleasedTables
 from streamdp.core.kinds.estimates import ESTIMATES
 from streamdp.core.kinds.kind import Kind
 from streamdp.ports import Published
@@ -388,7 +389,7 @@ class StreamHistory:
 def _gained(kind: Kind, released: Ints) -> Sum:
     """What a block's shows gained together."""
     evidence = kind.evidence
-    if not isinstance(evidence, ReleasedSums):
+    if not isinstance(evidence, ReleasedSums | ReleasedTables):
         return Sum()
     gains, shown = gains_and_counts(released, pairs=evidence.pairs)
     noise = evidence.noise.on_sums + evidence.noise.on_counts / 4  # a gain is within ±1/2

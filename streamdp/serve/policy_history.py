@@ -16,10 +16,11 @@ import numpy as np
 
 from streamdp.core.arrays import Bools, Floats, Ints
 from streamdp.core.errors import InvalidConfig, StateMismatch
-from streamdp.core.evidence.context_value import BlockTables
+from streamdp.core.evidence.block_tables import BlockTables
 from streamdp.core.evidence.evidence import PublicRow
 from streamdp.core.evidence.policies import ReleasedSums, gains_and_counts
 from streamdp.core.evidence.policy import PARTS
+from streamdp.core.evidence.released_tables import ReleasedTables
 from streamdp.wire.lines import Charge
 from streamdp.wire.retracing import Learners, Method
 
@@ -42,7 +43,18 @@ class PolicyPoint(NamedTuple):
 class PolicyHistory:
     """Keeps what one learner released, from its opening on."""
 
-    __slots__ = ("_allowed", "_computed", "_opening", "_released", "_slots", "by_field", "newest")
+    __slots__ = (
+        "_allowed",
+        "_apart",
+        "_computed",
+        "_opening",
+        "_released",
+        "_slots",
+        "by_field",
+        "newest",
+        "open_until",
+        "released_by",
+    )
 
     def __init__(self, opening: Charge, allowed: Bools | None = None) -> None:
         """`allowed`: what the policy may show that begins with this line; None: all."""
@@ -51,6 +63,9 @@ class PolicyHistory:
         self._slots = [opening.stop]  # from which each policy is in force
         self._released: list[bytes] | None = []  # None: no policy can be computed
         self._computed: list[PolicyPoint] = []  # by the newest call
+        self._apart: list[Floats] = []  # how far apart policies were in the cells of each table
+        self.released_by: list[int] = []  # of contexts: the number of each block's table
+        self.open_until = opening.stop  # the slot at which the block ends that is open
         self.by_field: tuple[int, object] = (0, None)  # of contexts, after so many blocks
         self.newest: PublicRow | None = None  # what the newest policy of `points` follows from
 
@@ -90,24 +105,26 @@ class PolicyHistory:
         return self._computed
 
     def tables(self, cells: int, actions: int) -> tuple[BlockTables, dict[int, Floats]] | None:
-        """What each block released, and policies by the number of blocks that led to them.
-
-        None where nothing can be added up, or where a table in parts says nothing of a cell.
-        """
+        """What each block released, and policies by the number of blocks that led to them."""
         points, released = self.points(cells * actions), self.released()
         if not points or released is None or self.newest is None:
             return None
         evidence = self.newest.evidence
-        if not isinstance(evidence, ReleasedSums) or evidence.parts > 1:
+        if isinstance(evidence, ReleasedTables):
+            each = np.array(self.released_by), np.array(self._apart)
+            found = evidence.block_tables(released, *each)
+        elif isinstance(evidence, ReleasedSums):
+            sums = gains_and_counts(released, pairs=evidence.pairs)
+            gains, shown = (of.reshape(-1, cells, actions) for of in sums)
+            found = BlockTables(gains, shown, evidence.noise)
+        else:
             return None
-        sums = gains_and_counts(released, pairs=evidence.pairs)
-        gains, shown = (of.reshape(-1, cells, actions) for of in sums)
         policies = {
             point.blocks: np.reshape(point.shares, (cells, actions))
             for point in points
             if point.blocks < len(released)
         }
-        return BlockTables(gains, shown, evidence.noise), policies
+        return found, policies
 
     def _points(self, actions: int, released: Sequence[bytes]) -> list[PolicyPoint]:
         learners = Learners(Method.of(self._opening), actions=actions)
@@ -117,18 +134,23 @@ class PolicyHistory:
         wanted, points = {*range(0, last + 1, every), last}, []
         if kind is None:
             return []
-        lengths = np.diff(self._slots).tolist()
+        lengths, evidence = np.diff(self._slots).tolist(), kind.evidence
+        tables, apart = list[int](), list[Floats]()
         for at, numbers in enumerate((b"", *released)):
             if at:
                 drawn = np.frombuffer(numbers, np.int64)
-                if kind.evidence.wrong(drawn, lengths[at - 1]):
+                if kind.evidence.wrong(row.columns, drawn, lengths[at - 1]):
                     return []
                 row.fold(drawn, lengths[at - 1])
+            due = int(kind.schedule.lengths(np.array([first + at]))[0])
+            if isinstance(evidence, ReleasedTables) and at < last:
+                tables.append(int(row.columns["table"][0]))
+                apart.append(evidence.apart(row.in_force(due), tables[-1]))
             if at in wanted:
-                due = kind.schedule.lengths(np.array([first + at]))
-                shares = (row.in_force(int(due[0]), self._allowed[at]) / PARTS).tolist()
+                shares = (row.in_force(due, self._allowed[at]) / PARTS).tolist()
                 chances = row.likely_best() if at == last else None
                 likely = None if chances is None else chances.tolist()
                 points.append(PolicyPoint(self._slots[at], at, shares, likely))
-        self.newest = row
+        self.newest, self.released_by, self._apart = row, tables, apart
+        self.open_until = self._slots[-1] + due
         return points

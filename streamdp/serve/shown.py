@@ -24,8 +24,8 @@ from streamdp.core.evidence.context_model import ContextModel
 from streamdp.core.evidence.context_value import Value, forward
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.experiment import Experiment
-from streamdp.core.evidence.policies import ReleasedSums, gains_and_counts
 from streamdp.core.evidence.policy import PARTS
+from streamdp.core.evidence.released_tables import ReleasedTables
 from streamdp.core.kinds.estimates import ESTIMATES
 from streamdp.ports import Key
 from streamdp.serve.about import NO_FALLBACK, About
@@ -244,17 +244,18 @@ def _by_field(
     row = None if kept is None else kept.newest
     if kept is None or row is None or released is None:
         return None, None
-    assert isinstance(row.evidence, ReleasedSums)
-    cells, rule = contexts.cells, row.evidence.rule
-    if not isinstance(rule, ContextModel):
+    if not isinstance(row.evidence, ReleasedTables):
         return None, None
-    shown = rule.cells_shown(gains_and_counts(released.sum(axis=0), pairs=row.evidence.pairs)[1])
+    shown, cells = row.evidence.cells_shown(row.columns)[0], contexts.cells
     weights = shown / shown.sum() if shown.any() else np.full(cells, 1 / cells)
     known, blocks = row.evidence.histories(row.columns), policies[-1].blocks
     if not known.any():
         return weights, None
     if kept.by_field[0] != blocks:  # the model takes up to 40 ms
-        kept.by_field = blocks, _fields(about, contexts, rule, known, weights, kept)
+        kept.by_field = (
+            blocks,
+            _fields(about, contexts, row.evidence.rule, known, weights, kept),
+        )
     return weights, kept.by_field[1]
 
 
@@ -277,6 +278,7 @@ def _fields(
         deviations=deviations,
     )
     return {
+        "table": _table(contexts, rule, kept),
         "worth": _worth(contexts, kept, *means.shape, most=about.largest),
         "policy": _overall(shares, weights),
         "fields": [
@@ -294,33 +296,58 @@ def _fields(
     }
 
 
+def _table(contexts: Contexts, rule: ContextModel, kept: PolicyHistory) -> dict[str, Any]:
+    """How fine the open block's table is, when the next one is chosen, and what there was so far.
+
+    What is chosen then follows from what the open block releases: nobody can say it before.
+    """
+    assert kept.newest is not None
+
+    def fields(table: int) -> list[str]:
+        return [contexts.fields[of].name for of in rule.tables[table]]
+
+    now = int(kept.newest.columns["table"][0])
+    return {
+        "fields": fields(now),
+        "numbers": rule.size(now),
+        "until_slot": kept.open_until - 1,
+        "so_far": [
+            {"fields": fields(table), "blocks": kept.released_by.count(table)}
+            for table in sorted(set(kept.released_by))
+        ],
+    }
+
+
 def _worth(
     contexts: Contexts, kept: PolicyHistory, cells: int, actions: int, *, most: float
 ) -> dict[str, Any] | None:
     """How much more rules earn than what was shown, by blocks that they were not chosen by.
 
-    These are the numbers of ``streamdp worth``. None where it knows no difference within blocks:
-    with noisy counts, of a table in parts, and of too few blocks.
+    These are the numbers of ``streamdp worth``, and what no block says is None there. None where
+    there is no difference within blocks: with noisy counts; and of too few blocks.
     """
     tables = kept.tables(cells, actions)
-    later = None if tables is None else forward(*tables, contexts)
-    if tables is None or later is None or later.policy.lift is None:
+    if tables is None or tables[0].noise.on_counts:
+        return None
+    later = forward(*tables, contexts)
+    if later is None:
         return None
     return {
         "since_block": later.since,
         "last_block": tables[0].blocks - 1,
-        "policy": _valued(later.policy.of(most)),
+        "policy": _valued(later.policy.of(most), later.since),
         "best": {
-            whom: {"shows": shows.tolist(), **_valued(value.of(most))}
+            whom: {"shows": shows.tolist(), **_valued(value.of(most), later.since)}
             for whom, (shows, value) in later.best.items()
         },
     }
 
 
-def _valued(value: Value) -> dict[str, Any]:
+def _valued(value: Value, since: int) -> dict[str, Any]:
     """The value of a policy, by the names of ``streamdp worth --json``."""
     return {
-        "mean_reward": value.reward.mean,
+        "blocks": [since + block for block in value.blocks],
+        "mean_reward": value.reward.mean if value.blocks else None,
         "low": value.reward.low,
         "high": value.reward.high,
         "more_than_shown": None if value.lift is None else asdict(value.lift),

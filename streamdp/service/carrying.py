@@ -40,7 +40,7 @@ from streamdp.core.evidence.carrying import Passage
 from streamdp.core.evidence.evidence import STAYS_AWAY, Known, PublicEvidence, PublicRow
 from streamdp.core.evidence.votes import Votes
 from streamdp.core.kinds.kind import Kind
-from streamdp.core.learners.recipes import kind_of
+from streamdp.core.learners.recipes import is_name_of, kind_of, kind_written
 from streamdp.core.releases import Release
 from streamdp.core.schedule import Schedule
 from streamdp.core.snapshot import Layout, Loading
@@ -290,7 +290,7 @@ class LearnerBefore:
         schedule = Schedule("of an earlier epoch", None, tuple(prefix), tuple(tail))
         if not described.learner:
             return cls(tuple(described.actions), schedule, None, Votes(NEWEST))
-        kind = kind_of(json.loads(described.learner), actions=described.actions)
+        kind = kind_written(described.learner, actions=described.actions)
         return cls(kind.actions, schedule, kind, kind.evidence)
 
     def newest(
@@ -456,6 +456,14 @@ def _loaded(epoch: int, source: EpochEntries) -> Loading:
 
 
 def is_readable(epoch: int, source: EpochEntries) -> bool:
-    """Whether every row of an epoch is whole. One damaged row means that nothing of the partition
-    is carried over: whoever verifies the ledger cannot know of the damage."""
-    return source.learner is None or _loaded(epoch, source).whole
+    """Whether this version has the learner of an epoch, and every row is whole. One damaged row
+    means that nothing of the partition is carried over: whoever verifies the ledger cannot know of
+    the damage."""
+    described = source.learner
+    if described is None:
+        return True
+    if described.learner:
+        kind = kind_of(json.loads(described.learner), actions=described.actions)
+        if not is_name_of(described.learner, kind):
+            return False
+    return _loaded(epoch, source).whole

@@ -210,7 +210,7 @@ def _carried(spec: StreamSpec, partition: Partition, decision: Decision) -> str:
     epochs = [saved.now, *saved.older.values()]
     keys = {key for e in epochs for key in (*e.rows, *(name.key for name in e.releases))}
     if not decision.carries:
-        disagree = "the state is damaged, or its ledger ends with another line"
+        disagree = "the state is damaged or another version's, or its ledger ends with another line"
         before = saved.now.learner
         why = disagree if spec.carry else "carry = false"
         if spec.carry and before is not None and not has_its_scale(spec.settings, before):

@@ -176,7 +176,7 @@ def _policies(lines: Sequence[LedgerLine], records: Sequence[LineOfKey]) -> Iter
             if line.kind == OPENING:
                 due = learners.begin(row, line)
             else:
-                released, length = released_by(line, learners), line.stop - line.start
+                released, length = released_by(line, learners, row), line.stop - line.start
                 learners.folded(np.array([row]), released[None], np.array([length]))
                 kind = method.kind(learners.actions)
                 assert kind is not None

@@ -18,7 +18,6 @@ there are; and this follows from how many numbers a line has.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache
@@ -36,7 +35,7 @@ from streamdp.core.evidence.evidence import Known, PublicEvidence, PublicRow
 from streamdp.core.evidence.policy import Policy
 from streamdp.core.evidence.votes import Votes
 from streamdp.core.kinds.kind import Kind
-from streamdp.core.learners.recipes import kind_of
+from streamdp.core.learners.recipes import kind_written
 from streamdp.core.schedule import Schedule, schedule_of
 from streamdp.wire.lines import CarriedOver, Charge
 
@@ -91,7 +90,7 @@ def _evidence(method: Method, actions: int) -> PublicEvidence:
 @lru_cache(maxsize=64)
 def _learner(text: str, actions: int) -> Kind:
     try:
-        return kind_of(json.loads(text), actions=[str(action) for action in range(actions)])
+        return kind_written(text, actions=[str(action) for action in range(actions)])
     except InvalidConfig:
         raise
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
@@ -176,6 +175,10 @@ class Learners:
         """Add the release of a block of each row."""
         self._put(rows, self.evidence.fold(self._of(rows), released, lengths))
 
+    def wrong(self, row: int, released: Ints, length: int) -> str:
+        """Why no block of a row, of this length, ends with this release; "" if one may."""
+        return self.evidence.wrong(self._of(np.array([row])), released, length)
+
     def in_force(self, rows: Ints, lengths: Ints, allowed: Bools | None = None) -> NDArray[Any]:
         """What is in force during the next blocks of rows, which have these lengths."""
         return self.evidence.in_force(self._of(rows), lengths, allowed)
@@ -235,14 +238,14 @@ def grown(
     return longer
 
 
-def released_by(line: Charge, learners: Learners) -> Ints:
-    """What a block released; `StateMismatch` if it is nothing that its learner can release."""
+def released_by(line: Charge, learners: Learners, row: int) -> Ints:
+    """What a block of a row released; `StateMismatch` if its learner cannot release it."""
     released = line.released()
     if released is None:
         raise StateMismatch("does not say what was drawn")
     if learners.method.learner is not None:
         learners.count("released", len(released))
-    if wrong := learners.evidence.wrong(released, line.stop - line.start):
+    if wrong := learners.wrong(row, released, line.stop - line.start):
         raise StateMismatch(wrong)
     return released
 

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from fractions import Fraction
 from hashlib import sha256
-from itertools import combinations
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamdp.core.errors import InvalidConfig
-from streamdp.core.evidence.context_model import ROUNDS, ContextModel, weighed
+from streamdp.core.errors import InvalidConfig, StateMismatch
+from streamdp.core.evidence.context_factors import ROUNDS
+from streamdp.core.evidence.context_model import ContextModel, weighed
 from streamdp.core.evidence.contexts import MOST_LEVELS, Contexts
+from streamdp.core.evidence.evidence import PublicRow
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.evidence.policy_posterior import TAILS, NoiseVariance, level
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES
-from streamdp.lab.play import totals
 
 SHOP = '{"device":["phone","desktop"],"country":["de","fr","it"],"age":{"cuts":[18.0,30.0,65.0]}}'
 EXACT = NoiseVariance(2.0)
@@ -114,12 +113,14 @@ def test_a_field_whose_name_is_no_text_is_refused() -> None:
 # -- the model -----------------------------------------------------------------------------------
 
 
-def model(shape: tuple[int, ...], actions: int) -> ContextModel:
-    return ContextModel(shape, actions, Fraction(1, 1000), Fraction(7, 10), Fraction(8))
+def model(shape: tuple[int, ...], actions: int, interactions: str = "all") -> ContextModel:
+    fields = {f"f{n}": [str(at) for at in range(size - 1)] for n, size in enumerate(shape)}
+    tables = Contexts.read(fields).tables(interactions)
+    return ContextModel(shape, actions, Fraction(1, 1000), Fraction(7, 10), Fraction(8), tables)
 
 
-def nothing(of: ContextModel) -> np.ndarray:
-    return np.zeros((1, *of.history.shape(int(np.prod(of.shape)) * of.actions)))
+def nothing(of: ContextModel, rows: int = 1) -> np.ndarray:
+    return np.zeros((rows, *of.history.shape(of.kept)))
 
 
 def drawn(rng: np.random.Generator, noise: NoiseVariance, shape: tuple[int, ...]) -> np.ndarray:
@@ -131,19 +132,40 @@ def drawn(rng: np.random.Generator, noise: NoiseVariance, shape: tuple[int, ...]
     return np.stack([(rewards - losses) / 2, rewards + losses])
 
 
+def after(
+    of: ContextModel,
+    state: np.ndarray,
+    fields: tuple[int, ...],
+    gains: np.ndarray,
+    shown: np.ndarray,
+    noise: NoiseVariance,
+    rng: np.random.Generator | None = None,
+) -> np.ndarray:
+    """The state after a block with these exact numbers of arms, which releases a table."""
+    table = of.tables.index(fields)
+    sums, counts = (
+        of.summed(table, numbers.reshape(1, -1)).astype(float) for numbers in (gains, shown)
+    )
+    shows = shown.reshape(1, -1).astype(float)
+    if rng is not None:
+        on_sums, on_counts = drawn(rng, noise, sums.shape)
+        sums, counts = sums + on_sums, counts + on_counts
+    if noise.on_counts:
+        shows = of.divided(state, table, counts, np.array([1000]))
+    return of.learned(state, table, sums, counts, shows, noise)
+
+
 def played(
     rng: np.random.Generator, of: ContextModel, noise: NoiseVariance, slots: int
 ) -> np.ndarray:
-    """The state after three blocks in a world where the first field decides."""
-    cells = int(np.prod(of.shape))
+    """The state after three blocks of the whole table where the first field decides."""
     rates = 0.03 + 0.03 * (np.arange(of.shape[0])[:, None] % of.actions == np.arange(of.actions))
-    of_cells = np.repeat(rates, cells // of.shape[0], axis=0).reshape(-1)
+    of_cells = np.repeat(rates, np.prod(of.shape) // of.shape[0], axis=0).reshape(-1)
     state = nothing(of)
     for _ in range(3):
         shown = rng.poisson(slots / of_cells.size, of_cells.size)
-        exact = np.stack([rng.binomial(shown, of_cells) - shown / 2, shown])
-        gains, counts = exact + drawn(rng, noise, (shown.size,))
-        state = of.learned(state, gains[None], counts[None], noise)
+        gains = rng.binomial(shown, of_cells) - shown / 2
+        state = after(of, state, of.tables[-1], gains, shown, noise, rng)
     return state
 
 
@@ -153,21 +175,24 @@ ORDER: dict[tuple[int, ...], str] = {
     (2, 5, 3): "- 0 2 02 1 01 12 012",
     (4, 3, 2, 3): "- 1 2 3 12 13 23 0 01 02 03 0123",
 }
-"""The factors in the order in which they are fitted, by their fields."""
+"""The factors in the order in which they are fitted to the whole table, by their fields."""
+
+
+def first_variances(of: ContextModel) -> dict[tuple[int, ...], float]:
+    """Of each factor, in (level/2)²."""
+    many = [sum(len(it) == size for it in of.tables) for size in range(3)]
+    by_size = [0.25, 0.05 / many[1], 0.02 / max(1, many[2])]
+    return {it: by_size[len(it)] if len(it) < 3 else 0.002 for it in of.tables}
 
 
 def reference(of: ContextModel, row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The same fit, written apart: tables with an axis for each field, numpy's own sums."""
     fields = range(len(of.shape))
-    weights, sums = row.reshape(2, *of.shape, of.actions)
+    weights, sums = row[:, of.entries(len(of.tables) - 1)].reshape(2, *of.shape, of.actions)
     centre = sums.sum() / weights.sum()
     unit = (max(0.5 - abs(centre), 2.0**-9) / 2) ** 2
     scores, weights = sums - weights * centre, np.maximum(weights, 0)
-    pairs = list(combinations(fields, 2))
-    first: dict[tuple[int, ...], float] = {(): 0.25}
-    first |= dict.fromkeys([(field,) for field in fields], 0.05 / len(of.shape))
-    first |= dict.fromkeys(pairs, 0.02 / max(1, len(pairs)))
-    first |= {tuple(fields): 0.002} if len(of.shape) > 2 else {}
+    first = first_variances(of)
     order = [tuple(map(int, name.strip("-"))) for name in ORDER[of.shape].split()]
     assert {*order} == {*first}
     variances = {factor: first[factor] * unit for factor in order}
@@ -178,6 +203,13 @@ def reference(of: ContextModel, row: np.ndarray) -> tuple[np.ndarray, np.ndarray
             left = scores - weights * sum(effects[it] for it in effects if it != factor)
             spread[factor] = 1 / (weights.sum(axis=others, keepdims=True) + 1 / variance)
             effects[factor] = left.sum(axis=others, keepdims=True) * spread[factor]
+            known = weights.sum(axis=others, keepdims=True)
+            for fewer in of.tables:
+                if {*fewer} < {*factor} and not any({*fewer} < {*it} < {*factor} for it in first):
+                    away = tuple({*factor} - {*fewer})
+                    whole = known.sum(axis=away, keepdims=True)
+                    common = (known * effects[factor]).sum(axis=away, keepdims=True)
+                    effects[factor] = effects[factor] - common / np.where(whole > 0, whole, 1)
         if round_ < ROUNDS:
             for factor, share in first.items():
                 square = float((effects[factor] ** 2 + spread[factor]).mean())
@@ -200,30 +232,198 @@ def test_the_fit_is_that_of_plain_tables(shape: tuple[int, ...], noise: NoiseVar
     state[:, 1] = 0.0  # one hypothesis alone
     means, deviations = of.posterior(state)
     for row, mean, deviation in zip(state[:, 0, 1:], means, deviations, strict=True):
-        expected_mean, expected_deviation = reference(of, row)
+        expected_mean, expected_deviation = reference(of, row.reshape(2, -1))
         assert np.allclose(deviation, expected_deviation, rtol=1e-7)
         assert np.allclose(mean, expected_mean, rtol=1e-6, atol=1e-10)
-    lengths = np.array([50, 60, 70])
-    alone = [of.policy(state[[at]], lengths[[at]]) for at in range(3)]
-    assert (of.policy(state, lengths) == np.concatenate(alone)).all()
+    lengths, tables = np.array([50, 60, 70]), np.array([0, 1, 1])
+    alone = [of.policy(state[[at]], tables[[at]], lengths[[at]]) for at in range(3)]
+    assert (of.policy(state, tables, lengths) == np.concatenate(alone)).all()
 
 
-def test_parts_release_the_sums_of_the_whole_table() -> None:
-    """Fields in the order of the table, part by part, as sums over the other axes."""
-    fields = Contexts.read({"a": ["x"], "b": ["x", "y"], "c": ["x", "y", "z"]})
-    of = FEEDBACK_RECIPES["policy_contexts"](
-        actions=fields.arms(("p", "q")), epsilon="1", context=fields, interactions="c x a"
+@pytest.mark.parametrize("finer", [(0,), (0, 1)])
+def test_tables_that_differ_by_noise_do_not_pull_effects_apart(finer: tuple[int, ...]) -> None:
+    """Effects whose sum is known would else grow with opposite signs, and their variances too.
+
+    Then policies tried anew what they knew to be worse. A coarse and a finer table of as many
+    events count alike.
+    """
+    of, shown = model((3, 4), 4), np.full((12, 4), 100)
+    first = shown * (np.array([0.03, 0.03, 0.03, 0.05]) - 0.5)
+    state = after(of, nothing(of), (), first, shown, EXACT)
+    shown, deviations = np.broadcast_to([1, 1, 1, 500], (12, 4)), []
+    for table, rate in ((), 0.056), (finer, 0.044), (finer, 0.044):
+        gains = shown * (np.array([0.03, 0.03, 0.03, rate]) - 0.5)
+        state = after(of, state, table, gains, shown, EXACT)
+        mean, deviation = of.posterior(state)
+        deviations.append(deviation[0, 0, 0])
+    assert deviations == sorted(deviations, reverse=True)
+    assert np.allclose(mean[0, :, 3], 0.048 - 0.5, atol=0.001)
+
+
+def test_tables_are_sums_over_the_fields_that_they_have_not() -> None:
+    """Exact integers, and the same as sums by the place of each arm."""
+    of, rng = model((2, 3, 4), 2), np.random.default_rng(3)
+    arms = rng.integers(1, 2**40, (5, 2, 3, 4, 2))
+    for table, fields in enumerate(of.tables):
+        away = tuple(1 + at for at in range(3) if at not in fields)
+        assert (of.summed(table, arms.reshape(5, -1)) == arms.sum(axis=away).reshape(5, -1)).all()
+        counted = of.counted(table, arms.reshape(5, -1).astype(float))
+        assert (counted == of.summed(table, arms.reshape(5, -1))).all()
+
+
+def test_an_event_enters_one_number_of_each_table() -> None:
+    """What the proof of privacy rests on: of whichever table is released."""
+    of = model((2, 3, 2), 2)
+    for arm in range(of.arms):
+        one = np.zeros((1, of.arms), dtype=np.int64)
+        one[0, arm] = 7
+        for table in range(len(of.tables)):
+            entries = of.summed(table, one)
+            assert entries.sum() == 7
+            assert np.count_nonzero(entries) == 1
+
+
+def test_what_coarse_and_fine_tables_say_is_fitted_together() -> None:
+    """A coarse sum is that of its cells, as often as they showed the action: an action that was
+    played where it is good is no better for that elsewhere.
+    """
+    of, rng = model((2, 2), 2), np.random.default_rng(4)
+    rates = np.array([[[0.09, 0.03]] * 2, [[0.03, 0.09]] * 2])  # the first field decides
+    alike, apart = np.full((2, 2, 2), 4000), np.array([[[7900, 100]] * 2, [[100, 7900]] * 2])
+    state = nothing(of)
+    for fields, shown in (((0,), alike), ((), apart), ((0,), alike)):
+        gains = rng.binomial(shown, rates) - shown / 2
+        state = after(of, state, fields, gains, shown, EXACT, rng)
+    means, _ = of.posterior(state)
+    assert np.allclose(means[0].reshape(2, 2, 2) + 0.5, rates, atol=0.01)
+
+
+def test_a_policy_is_open_as_to_what_its_block_tells() -> None:
+    """While all cells are released together, cells do not differ; nor does chance play a part."""
+    of, rng = model((4, 3), 3), np.random.default_rng(7)
+    rates = np.broadcast_to([0.03, 0.032, 0.05], (4, 3, 3))
+    state = nothing(of)
+    for _ in range(4):
+        shown = rng.poisson(700, rates.shape)
+        gains = rng.binomial(shown, rates) - shown / 2
+        state = after(of, state, (), gains, shown, EXACT, rng)
+    lengths = np.array([10_000])
+    by_table = [
+        of.policy(state, np.array([table]), lengths).reshape(12, 3) / PARTS
+        for table in range(len(of.tables))
+    ]
+    assert (by_table[0] == by_table[0][0]).all()
+    best = [policy[:, 2].mean() for policy in by_table]
+    assert best[0] > 0.9
+    assert best == sorted(best, reverse=True)  # the finer, the more it tries
+
+
+# -- the next table ------------------------------------------------------------------------------
+
+
+def tables_of(
+    of: ContextModel, rates: np.ndarray, lengths: list[int], seed: int
+) -> list[tuple[int, ...]]:
+    """The tables that are chosen, block by block, where the policies are played."""
+    rng, state, table, found = np.random.default_rng(seed), nothing(of), np.zeros(1, int), []
+    cells = np.full(rates.size // of.actions, of.actions / rates.size)
+    for length in lengths:
+        policy = of.policy(state, table, np.array([length])).reshape(-1, of.actions) / PARTS
+        events = rng.multinomial(length, cells)
+        shown = rng.multinomial(events, policy / policy.sum(axis=1, keepdims=True))
+        gains = rng.binomial(shown, rates.reshape(shown.shape)) - shown / 2
+        found.append(of.tables[int(table[0])])
+        state = after(of, state, found[-1], gains, shown, EXACT, rng)
+        table = of.chosen(state, shown.reshape(1, -1).astype(float), EXACT)
+    return found
+
+
+def test_tables_are_coarse_while_they_say_more_and_then_fine() -> None:
+    """All cells together at first; the field that decides later; at last what it does not say."""
+    of = model((4, 3, 5), 4)
+    a, _, _, action = np.indices((4, 3, 5, 4))
+    found = tables_of(of, 0.03 + 0.03 * (a == action), [2**n for n in range(5, 18)], seed=2)
+    assert {*found[:4]} == {()}
+    assert 0 in found[-1]
+    assert len(found[-1]) > 0
+    coarse = [len(fields) for fields in found]
+    assert sum(coarse[:6]) < sum(coarse[-6:])
+
+
+def test_a_bound_on_interactions_holds() -> None:
+    """Single fields at most: no block ever releases more."""
+    of = model((3, 3, 3), 2, "none")
+    a, b, _, action = np.indices((3, 3, 3, 2))
+    found = tables_of(of, 0.1 + 0.1 * ((a + b) % 2 == action), [2**n for n in range(4, 17)], 3)
+    assert max(map(len, found)) == 1
+
+
+def test_while_nothing_is_known_all_cells_are_released_together() -> None:
+    of = model((3, 4), 2)
+    assert of.chosen(nothing(of, 2), np.zeros((2, of.arms)), EXACT).tolist() == [0, 0]
+
+
+def test_what_is_best_stays_so_where_it_is_always_rewarded() -> None:
+    """Nearly all events are rewards then. What is known of other actions, by few events long ago,
+    still counts: they may earn nothing, however much the best one does."""
+    fields = Contexts.read('{"device":["phone","desktop"]}')
+    made = FEEDBACK_RECIPES["policy_contexts"](
+        actions=fields.arms(("a", "b", "c")), epsilon="1", context=fields
     )
-    rng = np.random.default_rng(3)
-    gains, shown = rng.integers(1, 9, (2, 1, 2, 3, 4, 2))
-    columns = totals(of, gains.reshape(1, -1), shown.reshape(1, -1))
-    for name, table in (("sums", gains[0]), ("shown", shown[0])):
-        parts = [table.sum(axis=1).reshape(-1), table.sum(axis=(0, 2)).reshape(-1)]
-        assert columns[name].tolist() == [np.concatenate(parts).tolist()]
-    assert isinstance(of.rule, ContextModel)
-    cells = of.rule.cells_shown(columns["shown"][0].astype(float)).reshape(2, 3, 4)
-    of_levels = [shown[0].sum(axis=(*{0, 1, 2} - {at}, 3)) for at in range(3)]
-    assert np.allclose(cells, np.einsum("i,j,k->ijk", *of_levels))
+    assert isinstance(made.rule, ContextModel)
+    random, rewarded = np.random.default_rng(1), np.array([1, 0, 0, 0, 1, 0, 0, 0, 0])
+    row, policies = PublicRow.opened(made.evidence, np.zeros(0, np.int64)), []
+    for block in range(18):
+        length = int(made.schedule.lengths(np.array([block]))[0])
+        policy = row.in_force(length).reshape(3, 3) / PARTS
+        phones = int(random.binomial(length, 0.5))
+        shown = np.concatenate(
+            [
+                random.multinomial(of, policy[cell])
+                for cell, of in enumerate((phones, length - phones, 0))
+            ]
+        )
+        gains = (shown * rewarded - shown / 2) * UNIT
+        sums = made.rule.summed(int(row.columns["table"][0]), gains.astype(np.int64)[None])[0]
+        noisy = np.zeros(9, np.int64)
+        noisy[: len(sums)] = sums + np.rint(random.laplace(0, UNIT, len(sums))).astype(np.int64)
+        row.fold(np.concatenate([noisy, shown]), length)
+        policies.append([policy[0, 0], policy[1, 1]])
+    assert np.min(policies[-8:]) > 0.9
+
+
+def test_a_list_is_refused_whatever_wrote_it() -> None:
+    """It names actions; those of cells are over all of them."""
+    fields = Contexts.read('{"device":["phone"]}')
+    made = FEEDBACK_RECIPES["policy_contexts"](
+        actions=fields.arms(("a", "b")), epsilon="1", context=fields
+    )
+    row = PublicRow.opened(made.evidence, np.zeros(0, np.int64))
+    with pytest.raises(StateMismatch, match="list: with contexts"):
+        row.in_force(1, np.array([True, True, False, True]))
+
+
+def test_the_table_of_a_row_does_not_follow_from_those_beside_it() -> None:
+    of, rng = model((3, 4), 3), np.random.default_rng(6)
+    state = np.concatenate([played(rng, of, EXACT, slots) for slots in (300, 3000, 300_000)])
+    shown = rng.poisson(30, (3, of.arms)).astype(float)
+    alone = [int(of.chosen(state[[at]], shown[[at]], EXACT)[0]) for at in range(3)]
+    assert of.chosen(state, shown, EXACT).tolist() == alone
+    falls = of.prospects(state, shown, EXACT)
+    assert (falls >= 0).all()
+
+
+def test_private_shows_are_divided_by_policy_and_frequency() -> None:
+    """A noisy count of an entry is spread over its cells; its sum stays."""
+    of, rng = model((2, 3), 2), np.random.default_rng(9)
+    state = played(rng, of, NOISY, 50_000)
+    counts = np.array([[900.0, 300.0]])
+    shown = of.divided(state, 0, counts, np.array([1200]))
+    assert np.allclose(of.counted(0, shown), counts)
+    of_cells = shown.reshape(2, 3, 2)
+    assert of_cells[0, :, 0].min() > of_cells[1, :, 0].max()  # the policy shows it there
+    even = of.divided(nothing(of), 0, counts, np.array([1200]))
+    assert np.allclose(even.reshape(6, 2), counts / 6)
 
 
 def test_columns_that_hold_no_levels_are_other() -> None:
@@ -231,64 +431,24 @@ def test_columns_that_hold_no_levels_are_other() -> None:
     assert fields.cells_of([[2, "1", None, [1], [1]]]) == [1, 0, 2, 2, 2]
 
 
-def test_a_table_in_other_parts_is_another_learner() -> None:
+def test_other_tables_are_another_learner() -> None:
     fields = Contexts.read({"a": ["x"], "b": ["x", "y"], "c": ["x", "y", "z"]})
     made = FEEDBACK_RECIPES["policy_contexts"]
     of = [
-        made(actions=fields.arms(("p", "q")), epsilon="1", context=fields, interactions=parts)
-        for parts in ("all", "none", "a x b", "b x c", "a x b x c")
+        made(actions=fields.arms(("p", "q")), epsilon="1", context=fields, interactions=named)
+        for named in ("all", "none", "a x b", "b x c", "a x b x c")
     ]
-    assert (
-        len({learner.recipe.digest for learner in of}) == 5 - 1
-    )  # one part of all fields is the table
-    assert [learner.sums_scale for learner in of] == [
-        parts * Fraction(UNIT) for parts in (1, 3, 2, 2, 1)
-    ]
-
-
-def test_parts_learn_what_is_best_by_each_field_of_many() -> None:
-    """Of 729 cells whose tables are six of three levels: the right action in nearly all cells."""
-    shape = (3,) * 6
-    of = replace(model(shape, 2), parts=tuple((field,) for field in range(6)))
-    rng, state = np.random.default_rng(1), np.zeros((1, *of.history.shape(of.numbers)))
-    effects = rng.normal(0, 0.02, (6, 3))
-    best = effects[np.arange(6), np.indices(shape).reshape(6, -1).T].sum(axis=1)
-    rates = 0.1 + np.column_stack([best, -best]) / 2
-    noise = NoiseVariance(2 * 6.0**2)
-    for _ in range(3):
-        shown = rng.poisson(30, rates.shape)
-        gains = rng.binomial(shown, np.clip(rates, 0, 1)) - shown / 2
-        released = [np.zeros(of.numbers), np.zeros(of.numbers)]
-        for numbers, table in zip(released, (gains, shown), strict=True):
-            for places in of.places:
-                np.add.at(numbers, places, table.reshape(-1))
-        released[0] += rng.laplace(0, 6, of.numbers)
-        state = of.learned(state, released[0][None], released[1][None], noise)
-    means, _ = of.posterior(state)
-    clear = np.abs(best) > 0.02
-    right = (means[0].argmax(axis=1) == rates.argmax(axis=1))[clear]
-    assert clear.sum() > 300
-    assert right.mean() > 0.98
+    digests = [learner.recipe.digest for learner in of]
+    assert len({*digests}) == 4
+    assert digests[0] == digests[4]  # an interaction of all fields is the whole table
+    assert {learner.sums_scale for learner in of} == {Fraction(UNIT)}
+    assert {learner.releases for learner in of} == {of[0].releases}
 
 
 @pytest.mark.parametrize("text", ["a", "a x d", "a x a", "a x b, b x a", "", "a,b"])
 def test_interactions_that_name_no_part_are_refused(text: str) -> None:
     with pytest.raises(InvalidConfig, match="no interaction, or one twice"):
-        Contexts.read({name: ["x"] for name in "abc"}).parts(text)
-
-
-def test_parts_hold_no_more_numbers_than_a_table_may() -> None:
-    """Many parts of most fields each are more than the table itself."""
-    fields = Contexts.read({name: ["x", "y"] for name in "abcdefg"})
-    many = ", ".join(" x ".join(names) for names in combinations("abcdefg", 5))
-    with pytest.raises(InvalidConfig, match="≤ 12000 of each sort in all parts, got 15309"):
-        FEEDBACK_RECIPES["policy_contexts"](
-            actions=fields.arms(("p", "q", "r")), epsilon="1", context=fields, interactions=many
-        )
-
-
-def test_an_interaction_of_all_fields_is_the_whole_table() -> None:
-    assert Contexts.read({name: ["x"] for name in "abc"}).parts("a × b × c") == ()
+        Contexts.read({name: ["x"] for name in "abc"}).tables(text)
 
 
 def test_an_interaction_of_two_fields_is_learned_for_all_others() -> None:
@@ -299,8 +459,8 @@ def test_an_interaction_of_two_fields_is_learned_for_all_others() -> None:
     shown = rng.poisson(2000, rates.shape)
     shown[1, 2, 1] = 0
     gains = rng.binomial(shown, rates) - shown / 2
-    state = of.learned(nothing(of), gains.reshape(1, -1), shown.reshape(1, -1).astype(float), EXACT)
-    policy = of.policy(state, np.array([1000])).reshape(rates.shape)
+    state = after(of, nothing(of), (0, 1, 2), gains, shown, EXACT)
+    policy = of.policy(state, np.array([7]), np.array([1000])).reshape(rates.shape)
     assert policy[1, 2, 1, 1] > 0.8 * PARTS
 
 
@@ -308,8 +468,11 @@ def test_cells_learn_from_each_other() -> None:
     """In a cell without a single event the field that decides says what is best there."""
     of = model((4, 3, 5), 4)
     state = played(np.random.default_rng(2), of, EXACT, 60_000)
-    state[0, :, 1:].reshape(2, 2, 4, 3, 5, 4)[:, :, 1, 2, 4] = 0.0
-    policy = of.policy(state, np.array([1000])).reshape(4, 3, 5, 4)
+    whole = of.entries(len(of.tables) - 1)
+    entries = state[0, :, 1:].reshape(2, 2, -1)[:, :, whole]
+    entries.reshape(2, 2, 4, 3, 5, 4)[:, :, 1, 2, 4] = 0.0
+    state[0, :, 1:].reshape(2, 2, -1)[:, :, whole] = entries
+    policy = of.policy(state, np.array([7]), np.array([1000])).reshape(4, 3, 5, 4)
     assert policy[1, 2, 4].argmax() == 1
     assert policy[1, 2, 4, 1] > 0.8 * PARTS
 
@@ -319,19 +482,19 @@ def test_a_change_is_followed_and_none_is_seen_where_nothing_changes(noise: Nois
     """After ten blocks everything changes; five later the new best actions are shown."""
     of, rng = model((3, 4), 3), np.random.default_rng(6)
     a, _, action = np.indices((3, 4, 3))
-    state = nothing(of)
+    state, table, length = nothing(of), np.zeros(1, int), np.array([18_000])
     for block in range(15):
         best = (a + (block >= 10)) % 3 == action
-        policy = of.policy(state, np.array([18_000])).reshape(best.shape) / PARTS
-        shown = rng.poisson(1500 * policy).astype(float)
-        gains = rng.binomial(shown.astype(int), 0.03 + 0.03 * best) - shown / 2
-        gains += rng.laplace(0, np.sqrt(noise.on_sums / 2), shown.shape)
-        shown += rng.laplace(0, np.sqrt(noise.on_counts / 2), shown.shape)
-        state = of.learned(state, gains.reshape(1, -1), shown.reshape(1, -1), noise)
+        policy = of.policy(state, table, length).reshape(best.shape) / PARTS
+        shown = rng.poisson(1500 * policy)
+        gains = rng.binomial(shown, 0.03 + 0.03 * best) - shown / 2
+        state = after(of, state, of.tables[int(table[0])], gains, shown, noise, rng)
+        table = of.chosen(state, shown.reshape(1, -1).astype(float), noise)
         if block == 9:
             likeliest = of.history.carried(state)[0, 0].sum()
-            assert likeliest == state[0, :, 1:37].sum(axis=1).max()  # it has seen all blocks
-    policy = of.policy(state, np.array([18_000])).reshape(best.shape) / PARTS
+            weights = state[0, :, 1 : 1 + of.kept].sum(axis=1)
+            assert likeliest == weights.max()  # it has seen all blocks
+    policy = of.policy(state, table, length).reshape(best.shape) / PARTS
     assert policy[best].mean() > 0.8
 
 
@@ -356,7 +519,8 @@ def test_policies_add_up_in_each_cell_above_the_floor(shape: tuple[int, ...]) ->
     """Before anything is known actions are equal; afterwards each has its floor in each cell."""
     of, cells = model(shape, 3), int(np.prod(shape))
     states = np.concatenate([nothing(of), played(np.random.default_rng(4), of, EXACT, 5000)])
-    policies = of.policy(states, np.array([100, 100])).reshape(2, cells, 3)
+    tables = np.array([0, len(of.tables) - 1])
+    policies = of.policy(states, tables, np.array([100, 100])).reshape(2, cells, 3)
     assert (policies.sum(axis=2, dtype=np.int64) == PARTS).all()
     assert policies[0].max() - policies[0].min() <= 1
     assert policies.min() >= 0.08 * PARTS - 2
@@ -366,23 +530,35 @@ def test_policies_add_up_in_each_cell_above_the_floor(shape: tuple[int, ...]) ->
 def test_a_block_without_noise_and_events_teaches_nothing() -> None:
     """Of a learner that is not private: weights and scores stay as they were."""
     of = model((2, 2), 2)
-    state, empty = np.ones((1, *of.history.shape(8))), np.zeros((1, 8))
-    assert (of.learned(state, empty, empty, NoiseVariance(0.0)) == state).all()
+    state, empty = np.ones((1, *of.history.shape(of.kept))), np.zeros((1, 8))
+    now = of.learned(state, len(of.tables) - 1, empty, empty, empty, NoiseVariance(0.0))
+    assert (now == state).all()
 
 
 def test_policies_are_the_same_bytes_everywhere() -> None:
     """These digests were made once: a name stands for one arithmetic."""
     of = model((4, 2, 3), 3)
-    state, digests = nothing(of), []
+    state, digests, table = nothing(of), [], 0
     for block in range(5):
         arms = np.arange(72)
         shown = (arms * 37 + block * 11) % (40 * 4**block) + 1
         gains = (shown * (arms % 5) * 0.001) - shown * 0.46875 + (arms * 7 % 5 - 2)
-        for at, noise in enumerate((EXACT, NOISY)):
-            if block % 2 == at:
-                state = of.learned(state, gains[None], shown[None].astype(float), noise)
-        policy = of.policy(state, np.array([2**block]))
+        noise, table = (EXACT, NOISY)[block % 2], (7, 0, 4, 1, 7)[block]
+        of_table = np.bincount(of.places[table], gains)
+        counts = np.bincount(of.places[table], shown.astype(float))
+        state = of.learned(
+            state,
+            table,
+            of_table[None].astype(float),
+            counts[None].astype(float),
+            shown[None].astype(float),
+            noise,
+        )
+        policy = of.policy(state, np.array([table]), np.array([2**block]))
+        falls = of.prospects(state, shown[None].astype(float), noise)
+        digests.append(sha256(falls.astype("<f8").tobytes()).hexdigest()[:12])
         digests.append(sha256(policy.astype("<u4").tobytes()).hexdigest()[:12])
     assert digests == [
-        "a0c6da77ec2f", "951e0f4f3ce1", "e9c4848fd2de", "5441daa4d2d5", "bac1d5d32471",
+        "2c65dc709526", "d67a5914946c", "5cdd63c3ccfa", "a23bbdb8ac64", "99655c81f027",
+        "758f7bc11f69", "bd65f8875549", "d6a5b2b09650", "dbbcc130fcf6", "c92a6edaa4b7",
     ]  # fmt: skip

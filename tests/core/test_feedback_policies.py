@@ -47,7 +47,7 @@ def made(recipe: str, arms: tuple[str, ...] = ARMS, **options: str) -> PolicyLea
 def history(learner: PolicyLearner, blocks: int, *, rows: int = 3, seed: int = 1) -> np.ndarray:
     """The state after so many blocks of made-up noisy sums: integers alone, so always the same."""
     arms = len(learner.actions)
-    state = nothing_known(learner, rows)
+    state: np.ndarray = nothing_known(learner, rows)
     for block in range(blocks):
         tags, slots = np.zeros((rows, 16), np.uint8), np.full(rows, block) + np.arange(rows) * 99
         words = SeededRandomness(seed).bits("history", 4, tags, slots).words(0, 2 * arms)

@@ -14,8 +14,10 @@ from streamdp.core.arrays import Columns, Ints
 from streamdp.core.bank import Gathered
 from streamdp.core.engine import Rebuilding, plan
 from streamdp.core.events import ACTION, OPENING, SUMS, After, Batch, Carried, Key
+from streamdp.core.evidence.context_model import ContextModel
 from streamdp.core.evidence.votes import Votes
 from streamdp.core.grid import UNIT
+from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.core.kinds.kind import Kind
 from streamdp.core.kinds.losses import Leader
 from streamdp.core.randomness import Bits
@@ -182,7 +184,12 @@ def worst_deviation(kind: Kind, name: str, private: Columns) -> float:
     """
     rows, actions = 20_000, len(kind.actions)
     private = {of: np.repeat(column[None], rows, axis=0) for of, column in private.items()}
-    public = {"action": np.zeros(rows, dtype=np.int32)}
+    rule = kind.rule if isinstance(kind, PolicyLearner) else None
+    finest = len(rule.tables) - 1 if isinstance(rule, ContextModel) else 0
+    public = {
+        "action": np.zeros(rows, dtype=np.int32),
+        "table": np.full(rows, finest, dtype=np.int32),
+    }
     source = sd.SeededRandomness("law")
     tag = source.tag("home", 0, b"fr", 1, 0)
     tags = np.frombuffer(tag, np.uint8)[None].repeat(rows, axis=0)
@@ -267,14 +274,14 @@ def test_a_row_laid_out_alone_in_very_many_blocks_is_what_it_is_in_batches(
 def test_evidence_says_which_releases_cannot_be() -> None:
     """Whoever reads a ledger asks before it folds: numbers of another shape or out of range."""
     votes = Votes(LEARNERS[next(iter(LEARNERS))].memory, actions=3)
-    assert votes.wrong(np.array([2]), 1) == ""
-    assert votes.wrong(np.array([3]), 1) == "a vote for action 3 of 3"
-    assert votes.wrong(np.array([0, 1]), 1) == "a vote of 2 numbers"
+    assert votes.wrong({}, np.array([2]), 1) == ""
+    assert votes.wrong({}, np.array([3]), 1) == "a vote for action 3 of 3"
+    assert votes.wrong({}, np.array([0, 1]), 1) == "a vote of 2 numbers"
     sums = sd.policy_blocks(actions=("a", "b"), epsilon=1).evidence
-    assert sums.wrong(np.array([5, -9, 1, 2]), 3) == ""
-    assert "more often than it has slots" in sums.wrong(np.array([5, -9, 1, 3]), 3)
-    assert "below 0" in sums.wrong(np.array([5, -9, 3, -1]), 3)
-    assert "another number of actions" in sums.wrong(np.array([5, 1]), 3)
+    assert sums.wrong({}, np.array([5, -9, 1, 2]), 3) == ""
+    assert "more often than it has slots" in sums.wrong({}, np.array([5, -9, 1, 3]), 3)
+    assert "below 0" in sums.wrong({}, np.array([5, -9, 3, -1]), 3)
+    assert "another number of actions" in sums.wrong({}, np.array([5, 1]), 3)
 
 
 def test_a_history_of_another_length_is_not_resumed() -> None:

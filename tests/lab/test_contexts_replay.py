@@ -251,12 +251,11 @@ def test_uniform_draws_are_met_cell_by_cell() -> None:
 
 
 @pytest.mark.parametrize("played", ["header", "value"])
-def test_logs_are_weighed_and_met_by_a_table_in_parts(played: str) -> None:
+def test_logs_are_weighed_and_met_by_tables_of_single_fields(played: str) -> None:
     """What is in force is what the engine has in force; the field that decides is learned."""
     fields = Contexts.read({"device": ["phone"], "country": ["fr"], "size": ["s"]})
     log = made_up(8000, seed=5, fields=fields)
     (cell,) = policies_of(f"{TEXT}:interactions=none:played={played}", fields=fields)
-    assert cell.learner.numbers < len(cell.learner.actions)
     (weighed,) = weigh(log, (cell,), Bench((1,)))
     made = [
         policy_of(release.policy or b"", actions=2, cells=8).reshape(8, 2) / PARTS

@@ -125,16 +125,27 @@ def test_the_history_says_which_field_matters(played: str, interactions: str) ->
     device, country = learner["contexts"]["fields"]
     assert [device["name"], country["name"]] == ["device", "country"]
     worth = learner["contexts"]["worth"]
-    assert (worth is None) == ((played, interactions) != ("header", "all"))
-    if worth is not None:  # one action for everybody earns .06 less; country is no help
+    assert (worth is None) == (played == "value")
+    table = learner["contexts"]["table"]
+    fields = [of["fields"] for of in table["so_far"]]
+    assert fields[:2] == [[], ["device"]]
+    assert table["fields"] in fields  # the open block's, which is no wider than declared
+    assert (["device", "country"] in fields) == (interactions == "all")
+    assert table["numbers"] == {1: 9, 2: 36}[len(table["fields"])]
+    assert sum(of["blocks"] for of in table["so_far"]) == learner["blocks"]
+    assert table["until_slot"] == 2 * learner["slots"] + 1  # blocks double
+    if interactions == "none":  # policies differ by both fields, and no table has both
+        assert all(of["blocks"] == [] for of in (worth["policy"], *worth["best"].values()))
+        assert worth["policy"]["mean_reward"] is worth["policy"]["more_than_shown"] is None
+    elif worth is not None:  # one action for everybody earns .06 less; country is no help
         best = worth["best"]
-        assert (worth["since_block"], worth["last_block"]) == (14, 14)
+        assert (worth["since_block"], worth["last_block"]) == (13, 14)
         assert list(best) == ["everybody", "each device", "each country", "each combination"]
         assert best["each device"]["shows"][:2] == [0, 1]
         lifts = {whom: of["more_than_shown"] for whom, of in best.items()}
         for whom, more in (("everybody", -0.06), ("each device", 0), ("each country", -0.06)):
             assert lifts[whom]["low"] < more < lifts[whom]["high"]
-        assert -0.003 < lifts["each device"]["low"] < lifts["each device"]["high"] < 0.003
+        assert -0.006 < lifts["each device"]["low"] < lifts["each device"]["high"] < 0.006
         assert best["each device"]["low"] > 0.2
         assert best["everybody"]["low"] == 0  # the policy hardly shows boots on desktops by then
     for field in (device, country):
@@ -198,10 +209,15 @@ def test_each_field_has_a_picture(window: Browser) -> None:
     assert [label.partition(":")[0] for label in labels] == ["device", "country"]
     assert "mostly boots; desktop" in labels[0]
     said = window.text(".detail")
-    assert "The best action for each device in blocks 0–13 (phone: boots, desktop: coats," in said
-    assert "beside what was shown in block 14: −0.0002 (−0.0018 to +0.0013)." in said
+    assert "The best action for each device in blocks 0–12 (phone: boots, desktop: coats," in said
+    assert (
+        "beside what was shown in blocks 13–14: +0.0016 (−0.0015 to +0.0047) by 1 of them." in said
+    )
     assert "best there for everybody, boots: unknown, as it was shown too rarely." in said
     assert "guarantee nothing" in window.text(".detail")
+    assert "Measured now: by device × country" in said
+    assert "36 in all, until the block ends with event 65,535." in said
+    assert "So far: all events together in 6 blocks, by device in 3 blocks, by device × " in said
 
 
 @browsing

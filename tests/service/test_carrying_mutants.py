@@ -71,7 +71,7 @@ def carries_by_number_instead_of_name(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("another history carried over", policies)
 def carries_histories_by_number(patch: pytest.MonkeyPatch) -> None:
-    def unmoved(self: ReleasedSums, known: Known, moves: Any) -> Known:
+    def unmoved(self: ReleasedSums, known: Known, moves: Any, before: Any) -> Known:
         history = np.frombuffer(known.history or b"").reshape(2, -1)
         padded = np.pad(history, ((0, 0), (0, self.numbers - history.shape[1])))
         return Known(0, padded.tobytes())

@@ -24,8 +24,11 @@ from streamdp.client.table import Table
 from streamdp.core.engine import Engine
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import NO_ARM, SUMS
+from streamdp.core.evidence.context_model import ContextModel
 from streamdp.core.evidence.contexts import Contexts
+from streamdp.core.evidence.evidence import STAYS_AWAY, Known
 from streamdp.core.evidence.policy import PARTS, policy_of
+from streamdp.core.evidence.released_tables import ReleasedTables
 from streamdp.core.grid import UNIT
 from streamdp.core.kinds.recipe import config_of
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
@@ -252,13 +255,14 @@ def test_two_arms_stand_for_any_number() -> None:
     """Who reads a ledger asks a learner of two arms for its noise and its numbers an arm."""
     two = FEEDBACK_RECIPES["policy_contexts"](actions=["0", "1"], epsilon="1/2", context=FIELDS)
     assert str(learner()).endswith(") of 2 actions in 12 contexts")
-    assert str(two).endswith(") of 2 actions")
+    assert str(two).endswith(") of 2 actions in 12 contexts")
     assert (two.charge, two.sums_scale) == (learner().charge, learner().sums_scale)
     assert policy_after(two, nothing_known(two), np.zeros(1, np.int64)).tolist() == [
-        [PARTS // 2] * 2
+        [PARTS // 2] * 24
     ]
+    assert isinstance(two.rule, ContextModel)
     with pytest.raises(InvalidConfig, match="another table"):
-        policy_after(learner(), nothing_known(two), np.zeros(1, np.int64))
+        two.rule.policy(np.zeros((1, 2, 9)), np.zeros(1, np.int64), np.ones(1, np.int64))
 
 
 def test_a_stream_learns_what_is_best_in_each_cell() -> None:
@@ -278,7 +282,7 @@ def test_a_stream_learns_what_is_best_in_each_cell() -> None:
         )
     )  # fmt: skip
     blocks = [release for release in releases if release.kind == SUMS]
-    assert len(blocks) == 8  # of 800, 1600, 3200 and five times 6400 slots
+    assert len(blocks) == 17  # of 1, 2, 4, … 4096 and four times 6400 slots
     assert all(len(release.policy or b"") == 4 * len(ARMS) for release in blocks)
     policy = machine.in_force(b"home")
     assert policy is not None
@@ -554,27 +558,23 @@ def newest_of(batch: Records) -> Callable[..., Awaitable[list[Records]]]:
     return newest
 
 
-# -- a table in parts ----------------------------------------------------------------------------
-
-
-def in_parts(tmp_path: Path, *, played: str = "header") -> StreamSpec:
-    more = '[streams.clicks.format]\nname = "float32"\n' if played == "value" else ""
-    options = f'epsilon = "1/2"\nplayed = "{played}"\ninteractions = "none"'
-    return shop(tmp_path, instead=('epsilon = "1/2"', options), more=more).spec("clicks")
+# -- how fine tables may become ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("played", ["header", "value"])
-def test_check_says_what_parts_cost(tmp_path: Path, streamdp: Streamdp, played: str) -> None:
-    spec = in_parts(tmp_path, played=played)
+def test_a_bound_on_tables_changes_neither_noise_nor_size(
+    tmp_path: Path, streamdp: Streamdp, played: str
+) -> None:
+    more = '[streams.clicks.format]\nname = "float32"\n' if played == "value" else ""
+    options = f'epsilon = "1/2"\nplayed = "{played}"\ninteractions = "none"'
+    spec = shop(tmp_path, instead=('epsilon = "1/2"', options), more=more).spec("clicks")
     of = spec.learner
     assert isinstance(of, PolicyLearner)
-    levels, parts = sum(FIELDS.shape), len(FIELDS.shape)
-    assert of.sums_scale == 2 * parts * (1 if played == "header" else 2) * UNIT  # ε = 1/2
+    assert of.sums_scale == 2 * (1 if played == "header" else 2) * UNIT  # ε = 1/2
     said = streamdp("check", "-c", str(tmp_path / "shop.toml"))
     assert said.code == 0, said
-    assert f"a table of 12 cells: {2 * levels * 2} numbers a release" in said.out
-    assert f"on each number, {parts} times as much for its {parts} parts" in said.out
-    assert "a new epoch begins the table anew" in said.out
+    assert "a table of 12 cells: 48 numbers a release" in said.out
+    assert "on each number of the table that a block releases" in said.out
 
 
 def test_interactions_are_written_as_a_list_or_as_text(tmp_path: Path) -> None:
@@ -589,11 +589,22 @@ def test_interactions_are_written_as_a_list_or_as_text(tmp_path: Path) -> None:
     assert made[0].recipe.digest == made[1].recipe.digest
 
 
-def test_an_epoch_begins_a_table_in_parts_anew() -> None:
-    """Numbers of other parts mean something else, though there may be as many."""
-    assert learner(interactions="none").evidence.carries == "nothing"
-    assert learner().evidence.carries == "posterior"
-    assert learner(interactions="none").evidence.likely_best({}) is None
+def test_another_bound_carries_over_what_both_know() -> None:
+    """Arms and the tables that both may release, by their fields."""
+    before, now = learner().evidence, learner(interactions="none").evidence
+    assert isinstance(before, ReleasedTables)
+    assert isinstance(now, ReleasedTables)
+    assert before.carries == now.carries == "tables"
+    assert now.likely_best({}) is None
+    numbers = np.arange(2.0 * before.rule.kept)
+    stays = np.arange(len(ARMS))
+    moved = now.moved(Known(0, numbers.tobytes()), stays, before)
+    assert moved is not None
+    kept = np.frombuffer(moved.history or b"").reshape(2, -1)
+    old = numbers.reshape(2, -1)
+    assert (kept[:, : now.rule.stops[-1]] == old[:, : now.rule.stops[-1]]).all()
+    assert (kept[:, -len(ARMS) :] == old[:, -len(ARMS) :]).all()
+    assert now.moved(Known(0, numbers.tobytes()), np.full(len(ARMS), STAYS_AWAY), before) is None
 
 
 def test_whoever_reads_the_ledger_learns_how_many_actions_there_are() -> None:
@@ -602,6 +613,7 @@ def test_whoever_reads_the_ledger_learns_how_many_actions_there_are() -> None:
     width = of.releases[0].width
     assert method.actions_of("released", width) == len(of.actions)
     assert method.actions_of("in_force", len(of.actions)) == len(of.actions)
-    assert method.actions_of("history", width) == len(of.actions)
+    assert isinstance(of.rule, ContextModel)
+    assert method.actions_of("history", 2 * of.rule.kept) == len(of.actions)
     with pytest.raises(StateMismatch, match="numbers"):
-        method.actions_of("released", width + 2)
+        method.actions_of("released", width + 1)

@@ -8,6 +8,7 @@ can write both, but not the state.
 from __future__ import annotations
 
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -21,6 +22,9 @@ from msgspec import UNSET
 
 import streamdp as sd
 from streamdp.assembly.persons import Cap
+from streamdp.core.evidence.context_model import ContextModel
+from streamdp.core.kinds.recipe import config_of
+from streamdp.core.learners.recipes import kind_of
 from streamdp.ports import Key, LastCommit, Published, StreamTopics, Value
 from streamdp.service.spec import StreamSpec
 from streamdp.service.verifying.verification import Verification
@@ -94,6 +98,24 @@ def of_cells(played: str, interactions: str = "all") -> Site:
     return lived(Store(records, headers=headers), made)
 
 
+def of_tables(played: str, table: int | None = None) -> Site:
+    """The same, where fields and cells get tables of their own; or always the table that is given.
+
+    Its engine then breaks the rule that chooses tables.
+    """
+    records, headers = shown_in_cells(played, 600)
+    made = contexts_spec(played)
+    options = {**config_of(made.learner.recipe), "epsilon": "4", "schedule": "capped 64"}
+    learner = kind_of(options, actions=made.learner.actions)
+    topics = replace(made.topics, stream="home")
+    made = replace(made, topics=topics, share=Fraction(4), learner=learner)
+    with pytest.MonkeyPatch.context() as patch:
+        if table is not None:
+            chosen = lambda of, state, *_: np.full(len(state), table % len(of.tables))  # noqa: E731
+            patch.setattr(ContextModel, "chosen", chosen)
+        return lived(Store(records, headers=headers), made)
+
+
 def in_frames() -> Site:
     """Records of one to five rows."""
     rng, made = np.random.default_rng(1), replace(spec(), randomness=sd.SystemRandomness())
@@ -143,7 +165,9 @@ HONEST: dict[str, Callable[[], Site]] = {
     "feedback": lambda: lived(store_of(follows()), stream(follows())),
     "contexts": lambda: of_cells("header"),
     "private contexts": lambda: of_cells("value"),
-    "parts": lambda: of_cells("value", "none"),
+    "tables of fields": lambda: of_cells("value", "none"),
+    "tables": lambda: of_tables("header"),
+    "private tables": lambda: of_tables("value"),
     "epochs": lambda: in_epochs(leader),
     "epochs of memories": lambda: in_epochs(remembers),
     "epochs of feedback": lambda: in_epochs(follows),
@@ -310,6 +334,28 @@ def an_estimate_gone(ledger: Lines) -> None:
     ledger[at] = b"x", {**opening, **place, "key": "x", "ordinal": line["ordinal"]}
 
 
+def filled(column: str, block: int) -> Callable[[Lines, Lines], None]:
+    """A block's line has a number behind those of its table."""
+
+    def change(ledger: Lines, actions: Lines) -> None:
+        line = next(of for _, of in ledger if of["kind"] == "sums" and of["block"] == block)
+        numbers = np.frombuffer(b64decode(line[column]), "<i8").copy()
+        numbers[-1] = 1
+        line[column] = b64encode(numbers.tobytes()).decode()
+
+    return change
+
+
+def numbers_of(other: int) -> Callable[[Lines, Lines], None]:
+    """The first block's line has the sums of another one, of another table."""
+
+    def change(ledger: Lines, actions: Lines) -> None:
+        lines = [of for _, of in ledger if of["kind"] == "sums"]
+        lines[0]["sums"] = lines[other]["sums"]
+
+    return change
+
+
 NOT_PRIVATE = "which is not private"
 FORGERIES: dict[str, tuple[str, Callable[[Lines, Lines], None], str]] = {
     "the newest epoch moved": ("epochs", each(into_another_epoch), "but the state of 3"),
@@ -371,4 +417,16 @@ FORGERIES: dict[str, tuple[str, Callable[[Lines, Lines], None], str]] = {
 def test_a_forged_ledger_is_found(name: str) -> None:
     of, change, said = FORGERIES[name]
     violations = site(of).forged(change).violations()
+    assert any(said in violation for violation in violations), violations
+
+
+@pytest.mark.parametrize("played", ["header", "value"])
+@pytest.mark.parametrize(
+    ("table", "said"), [(-1, "more numbers than those of its table"), (0, "policy")]
+)
+def test_a_ledger_whose_tables_follow_another_rule_is_found(
+    played: str, table: int, said: str
+) -> None:
+    """Always the finest table, and never a finer one: what the rule chooses follows from lines."""
+    violations = of_tables(played, table).violations()
     assert any(said in violation for violation in violations), violations

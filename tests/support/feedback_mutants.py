@@ -26,11 +26,13 @@ from streamdp.client import Answer, choosing
 from streamdp.client.filtering import allowed
 from streamdp.core import calibration
 from streamdp.core.arrays import Bools, Columns, Ints
-from streamdp.core.bank import Bank
+from streamdp.core.bank import Bank, Gathered
 from streamdp.core.engine import Engine
 from streamdp.core.engine.plan import CarriedOf, Plan, plan
 from streamdp.core.engine.releasing import Draws, Ended, Fresh
 from streamdp.core.events import NO_ARM, Batch, Key
+from streamdp.core.evidence.context_model import ContextModel
+from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import NULL, UNIT
 from streamdp.core.kinds import feedback
@@ -42,6 +44,7 @@ from streamdp.core.randomness import Bits
 from streamdp.core.releases import Releases
 from streamdp.core.schedule import Schedule
 from streamdp.core.segments import BatchSlots
+from streamdp.lab.audit.neighbours import innermost
 from tests.support.batches import changed
 from tests.support.engine_mutants import Mutant, Patch
 
@@ -59,6 +62,28 @@ def mutant(said: str, *, layer: str = "exact", **options: str) -> Callable[[Patc
 
     def registered(patch: Patch) -> Patch:
         MUTANTS[patch.__name__] = Mutant(patch, made(**options), said, layer, longest=256)
+        return patch
+
+    return registered
+
+
+FIELDS = Contexts.read({"device": ["phone"], "country": ["fr"]})
+
+
+def of_tables(played: str, *, epsilon: str = "1") -> PolicyLearner:
+    """A table that gets finer: four cells, two actions."""
+    return FEEDBACK_RECIPES["policy_contexts"](
+        actions=FIELDS.arms(("a", "b")), epsilon=epsilon, context=FIELDS, played=played
+    )
+
+
+def mutant_of_tables(said: str, *, layer: str = "exact") -> Callable[[Patch], Patch]:
+    """The same, of tables that get finer: with public contexts, and with private ones."""
+
+    def registered(patch: Patch) -> Patch:
+        for played in ("header", "value"):
+            broken = Mutant(patch, of_tables(played), said, layer, longest=8)
+            MUTANTS[f"{patch.__name__} by {played}"] = broken
         return patch
 
     return registered
@@ -277,6 +302,92 @@ def adds_no_noise_to_an_arm_that_was_not_shown(patch: pytest.MonkeyPatch) -> Non
         return drawn
 
     patch.setattr(Fresh, "released", sparing)
+
+
+# -- a table that gets finer ---------------------------------------------------------------------
+
+
+@mutant_of_tables("log-ratio inf > 1")
+def lets_open_sums_choose_the_table(patch: pytest.MonkeyPatch) -> None:
+    """A finer one than releases say, where a sum of the block is large."""
+
+    def chosen(engine: Engine, ended: Ended, close: Callable[[], list[Releases]]) -> list[Releases]:
+        first = next(iter(engine._bank.private.values()))[ended.rows]
+        tables = engine._bank.public["table"]
+        tables[ended.rows] = np.where(first.max(axis=1) > 0, 1, tables[ended.rows])
+        return close()
+
+    with_closing(patch, chosen)
+
+
+@mutant_of_tables("log-ratio .* > 1")
+def lets_the_next_block_keep_its_sums_where_a_draw_is_even(patch: pytest.MonkeyPatch) -> None:
+    """A block whose end follows from what was drawn is drawn from twice."""
+
+    def ended_by_draw(
+        engine: Engine, ended: Ended, close: Callable[[], list[Releases]]
+    ) -> list[Releases]:
+        private = engine._bank.private
+        kept = {name: of[ended.rows] for name, of in private.items()}
+        waves = close()
+        goes_on = waves[0].numbers[:, 0] % 2 == 0
+        for name, of in kept.items():
+            private[name][ended.rows[goes_on]] = of[goes_on]
+        return waves
+
+    with_closing(patch, ended_by_draw)
+
+
+def with_tables(patch: pytest.MonkeyPatch, several: tuple[int, ...]) -> None:
+    """Release some tables one after the other, each with the noise of one."""
+    exact = PolicyLearner.exact
+
+    def together(self: PolicyLearner, private: Columns, public: Columns) -> tuple[Ints, Ints]:
+        if not isinstance(self.rule, ContextModel):
+            return exact(self, private, public)
+        rows, many = len(public["table"]), len(self.actions)
+        alone = [exact(self, private, {"table": np.full(rows, table)}) for table in several]
+        whole, begin = alone[0][0].copy(), 0
+        for numbers, noisy in alone:
+            size = int(noisy[0])
+            for at in range(0, 2 * many if self.pairs else many, many):
+                whole[:, at + begin : at + begin + size] = numbers[:, at : at + size]
+            begin += size
+        return whole, np.full(rows, begin)
+
+    patch.setattr(PolicyLearner, "exact", together)
+
+
+@mutant_of_tables("not what its law and bits say", layer="stories")
+def releases_all_cells_together_and_a_field_at_epsilon_each(patch: pytest.MonkeyPatch) -> None:
+    with_tables(patch, (0, 1))
+
+
+@mutant_of_tables("not what its law and bits say", layer="stories")
+def releases_the_tables_of_all_fields_with_the_noise_of_one(patch: pytest.MonkeyPatch) -> None:
+    with_tables(patch, (1, 2))
+
+
+@mutant_of_tables("not what its law and bits say", layer="stories")
+def adds_no_noise_to_a_finer_table(patch: pytest.MonkeyPatch) -> None:
+    released = Fresh.released
+
+    def exact_if_fine(self: Fresh, name: str, rows: Ints) -> Ints:
+        drawn, kind = released(self, name, rows), innermost(self.kind)
+        if "table" not in self.bank.public:  # the audit runs other kinds, too
+            return drawn
+        assert isinstance(kind, PolicyLearner)
+        private, public = Gathered(self.bank.private, rows), Gathered(self.bank.public, rows)
+        exact, _ = kind.exact(private, public)
+        return np.where((public["table"] > 0)[:, None], exact, drawn)
+
+    patch.setattr(Fresh, "released", exact_if_fine)
+
+
+@mutant_of_tables("log-ratio 2 > 1")
+def adds_half_the_noise_to_tables(patch: pytest.MonkeyPatch) -> None:
+    scale = calibration.laplace_scale
+    patch.setattr(calibration, "laplace_scale", lambda *of: scale(*of) / 2)
 
 
 # -- draws from a policy -------------------------------------------------------------------------

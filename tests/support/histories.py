@@ -1,22 +1,39 @@
 """A feedback learner's histories, folded by hand: what is known of rows after some blocks."""
 
+from typing import Any
+
 import numpy as np
 
-from streamdp.core.arrays import Floats, Ints
+from streamdp.core.arrays import Ints
+from streamdp.core.evidence.policies import ReleasedSums
 from streamdp.core.evidence.policy import Policy
 from streamdp.core.kinds.feedback import PolicyLearner
 
 
-def nothing_known(learner: PolicyLearner, rows: int = 1) -> Floats:
-    """The histories of new rows."""
-    return np.zeros((rows, *learner.rule.history.shape(learner.numbers)))
+def nothing_known(learner: PolicyLearner, rows: int = 1) -> Any:
+    """The histories of new rows; of contexts the public columns, which name a table too."""
+    evidence = learner.evidence
+    if isinstance(evidence, ReleasedSums):
+        return np.zeros((rows, *evidence.rule.history.shape(evidence.numbers)))
+    return {of.name: np.zeros((rows, *of.shape), of.dtype) for of in evidence.fields}
 
 
-def history_after(learner: PolicyLearner, state: Floats, first: Ints, second: Ints) -> Floats:
-    """The histories after a block that released these two numbers of each arm."""
-    return learner.evidence.learned(state, np.concatenate([first, second], axis=-1))
+def history_after(learner: PolicyLearner, state: Any, first: Ints, second: Ints) -> Any:
+    """The histories after a block with these two numbers of each arm; of contexts after 1,024 slots
+    whose table the numbers are added up to.
+    """
+    evidence = learner.evidence
+    if isinstance(evidence, ReleasedSums):
+        return evidence.learned(state, np.concatenate([first, second], axis=-1))
+    arms = dict(zip([of.name for of in learner.fields], (first, second), strict=True))
+    released, _ = learner.exact(arms, state)
+    return state | evidence.fold(state, released, np.full(len(first), 1024))
 
 
-def policy_after(learner: PolicyLearner, state: Floats, blocks: Ints) -> Policy:
+def policy_after(learner: PolicyLearner, state: Any, blocks: Ints) -> Policy:
     """The policies in force during these blocks, for rows with these histories."""
-    return learner.rule.policy(state, learner.schedule.lengths(blocks))
+    lengths = learner.schedule.lengths(blocks)
+    evidence = learner.evidence
+    if isinstance(evidence, ReleasedSums):
+        return evidence.rule.policy(state, lengths)
+    return evidence.in_force(state, lengths)

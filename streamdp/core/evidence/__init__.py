@@ -19,8 +19,8 @@ gets a new name, and the old name keeps its old results (`tests/golden_arithmeti
 `policy_posterior` (what a block says of an arm), `policy_regimes` (the same where the world
 changes), `policy_best` (which arm is best), `policy` (parts of 2**24) and `policy_arithmetic`. Of
 contexts: `contexts` has the cells, `context_model` is the rule, `context_fields` and
-`context_value` are what pages show. `carrying` is what a new learner begins with, `experiment`
-reads a stream as an experiment.
+`context_value` are what pages show, with `block_tables`. `carrying` is what a new learner begins
+with, `experiment` reads a stream as an experiment.
 """
 
 from streamdp.core.arrays import Ints

@@ -108,4 +108,4 @@ def carried_to(
         return known
     if now.carries != before.carries or now.carries == "nothing":
         return None
-    return now.moved(known, moves)
+    return now.moved(known, moves, before)

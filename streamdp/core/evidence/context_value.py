@@ -24,9 +24,17 @@ place of n would be biased: outcomes are late, and slots without an outcome are 
 *The world changes.* `lift` is what the policy earns more than what was shown, as a difference
 within each block, so a level that moves with time cancels.
 
+*Blocks release tables that are finer or coarser* (`block_tables`). A policy that shows an action
+alike in all cells of an entry of some level can be valued by what these entries earned: by the
+blocks that say that. Cells that were shown the action only nearly alike, or are by the policy, have
+room in the interval: rewards are not negative, so a mean of cells of which none counts more than
+1 + δ times as much as it should is off by less than that factor; and so is what is missing to 1. Of
+all levels the one with the narrowest interval counts; its blocks are `Value.blocks`. A policy that
+no block says anything of may earn anything from 0 to 1.
+
 Where counts are noisy, the blocks' tables are added up before a mean is taken: a ratio of two noisy
 numbers would be biased, and a mean of such ratios as much. A cell that showed an action too rarely
-(`_FEW` deviations of a count's noise) is pooled with the others of this action; `Value.pooled` says
+(eight deviations of a count's noise) is pooled with the others of this action; `Value.pooled` says
 how much of the value comes from them. These intervals do not correct for shows that follow from
 rewards.
 
@@ -37,7 +45,7 @@ it, and `Value.unknown` says how much it is.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import log, sqrt
 from statistics import NormalDist
 from typing import NamedTuple
@@ -47,84 +55,11 @@ from numpy.typing import NDArray
 
 from streamdp.core.arrays import Bools, Floats, Ints
 from streamdp.core.errors import InvalidConfig
+from streamdp.core.evidence.block_tables import PRIOR, BlockTables, Level, least
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policy_posterior import NoiseVariance
 
-_FEW = 8.0
 _MISSES = 0.05  # how often an interval, or any of several, may miss
-_PRIOR = 10.0  # events at the mean of all, in the variance of a reward
-
-
-@dataclass(frozen=True, slots=True)
-class BlockTables:
-    """Released tables of consecutive blocks: blocks × cells × actions."""
-
-    gains: Floats = field(repr=False)  # rewards less 1/2
-    shown: Floats
-    noise: NoiseVariance  # of each number
-
-    def since(self, block: int) -> BlockTables:
-        """Those from a block on."""
-        return BlockTables(self.gains[block:], self.shown[block:], self.noise)
-
-    def until(self, block: int) -> BlockTables:
-        """Those of the blocks before one."""
-        return BlockTables(self.gains[:block], self.shown[:block], self.noise)
-
-    @property
-    def blocks(self) -> int:
-        """How many blocks."""
-        return len(self.shown)
-
-    @property
-    def events(self) -> float:
-        """How many events they are of; noisy where counts are."""
-        return float(self.shown.sum())
-
-    @property
-    def mean(self) -> float:
-        """The mean reward of what was shown."""
-        return float(np.clip(0.5 + self.gains.sum() / max(self.events, 1.0), 0.0, 1.0))
-
-    @property
-    def total_noise(self) -> NoiseVariance:
-        """The noise in each number of all blocks together."""
-        return NoiseVariance(self.blocks * self.noise.on_sums, self.blocks * self.noise.on_counts)
-
-    def half(self) -> int:
-        """The block that comes nearest to having half of the events before it, and half after.
-
-        >>> shown = np.array([1.0, 2.0, 4.0, 8.0]).reshape(4, 1, 1)
-        >>> BlockTables(shown, shown, NoiseVariance(0.0)).half()
-        3
-        """
-        of_blocks = self.shown.sum(axis=(1, 2))
-        after = of_blocks[::-1].cumsum()[::-1] / max(self.events, 1.0)
-        return int(np.abs(after - 0.5).argmin()) if self.blocks else 0
-
-    def best(self, alike: Ints | None = None) -> Floats:
-        """The rule that shows in each cell what earned most there: cells × actions.
-
-        A mean of few shows is drawn towards what the action earned everywhere. Cells of one number
-        in `alike` show the same action: what earned most in their mixture.
-
-        >>> shown = np.array([[[50.0, 50.0], [0.0, 0.0], [50.0, 50.0]]])
-        >>> gains = np.array([[[10.0, 20.0], [0.0, 0.0], [25.0, -10.0]]])
-        >>> BlockTables(gains, shown, NoiseVariance(0.0)).best().argmax(axis=1)
-        array([1, 0, 0])
-        >>> BlockTables(gains, shown, NoiseVariance(0.0)).best(np.array([0, 0, 0])).argmax(axis=1)
-        array([0, 0, 0])
-        """
-        count, gains = np.maximum(self.shown.sum(axis=0), 0.0), self.gains.sum(axis=0)
-        overall = gains.sum(axis=0) / np.maximum(count.sum(axis=0), 1.0)
-        few = _PRIOR + _least(self.total_noise)
-        earned = (gains + few * overall) / (count + few)
-        if alike is not None:
-            mixture = np.zeros((int(alike.max()) + 1, count.shape[1]))
-            np.add.at(mixture, alike, (1.0 + count.sum(axis=1, keepdims=True)) * earned)
-            earned = mixture[alike]
-        best: Floats = np.eye(count.shape[1])[earned.argmax(axis=1)]
-        return best
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +82,7 @@ class Value:
     reward: RewardInterval
     lift: RewardInterval | None
     """Over what was shown in the same blocks; None where counts are noisy."""
+    blocks: tuple[int, ...]  # that it is about, counted from the first one of the tables
     unknown: float = 0.0  # the share of the policy's shows of which nothing is known
     pooled: float = 0.0  # the share of them whose cells showed the action too rarely
 
@@ -157,13 +93,14 @@ class Value:
 
 
 def value_as_shown(tables: BlockTables) -> Value:
-    """The mean reward of what was shown."""
-    events, mean, noise = max(tables.events, 1.0), tables.mean, tables.total_noise
-    numbers = tables.shown[0].size if tables.blocks else 0
+    """The mean reward of what was shown: every block says that, whatever its table."""
+    of = tables.together
+    events, mean, noise = max(of.events, 1.0), of.mean, of.total_noise
+    off, numbers = 0.5 - mean, of.shown.shape[2]
     variance = mean * (1 - mean) / events
-    off = 0.5 - mean
     variance += numbers * (noise.on_sums + noise.on_counts * off * off) / events**2
-    return Value(_within(mean, sqrt(variance)), None)
+    reach = NormalDist().inv_cdf(1 - _MISSES / 2)
+    return Value(_clipped(_interval(mean, sqrt(variance), reach)), None, tuple(of.blocks.tolist()))
 
 
 def value_of(policy: Floats, tables: BlockTables, *, among: int = 1) -> Value:
@@ -186,9 +123,33 @@ def value_of(policy: Floats, tables: BlockTables, *, among: int = 1) -> Value:
             got=f"a table of {' × '.join(map(str, policy.shape))}",
         )
     reach = NormalDist().inv_cdf(1 - _MISSES / (2 * among))
-    if tables.noise.on_counts:
-        return _pooled(policy, tables, reach)
-    return _by_block(policy, tables, reach, among)
+    exact, found = not tables.noise.on_counts, list[Value]()
+    for of, off in tables.levels(policy):
+        noise = 0.0 if exact else of.total_noise.on_counts
+        if of.events >= max(1.0, least(noise * of.shown[0].size)):
+            shows = tables.shown[of.blocks].sum(axis=(0, 2)) if exact else np.zeros(shape[0])
+            at_level = _averaged(policy, of.of_cells, shows)
+            found.append(
+                _by_block(at_level, of, off, reach, among)
+                if exact
+                else _pooled(at_level, of, off, reach, among)
+            )
+    nothing = Value(RewardInterval(tables.together.mean, 0.0, 1.0), None, (), unknown=1.0)
+    value = min(found, key=lambda of: of.reward.high - of.reward.low, default=nothing)
+    lift = value.lift and _clipped(value.lift, lowest=-1.0)
+    return replace(value, reward=_clipped(value.reward), lift=lift)
+
+
+def _averaged(policy: Floats, of_cells: Ints, shows: Floats) -> Floats:
+    """A policy that is nearly alike in the cells of each entry: entries × actions."""
+    entries = int(of_cells.max()) + 1
+    if entries == len(policy):
+        return policy
+    none = np.bincount(of_cells, shows)[of_cells] == 0
+    weight = np.where(none, 1.0, shows)
+    table = np.zeros((entries, policy.shape[1]))
+    np.add.at(table, of_cells, weight[:, None] * policy)
+    return np.asarray(table / np.bincount(of_cells, weight)[:, None])
 
 
 class Forward(NamedTuple):
@@ -224,13 +185,16 @@ def forward(
     return Forward(since, value_of(policies[since], later), best)
 
 
-def _by_block(policy: Floats, tables: BlockTables, reach: float, among: int) -> Value:
-    """Each block's means, weighted by the inverse of their deviations; counts are exact."""
-    shown, gains, level = tables.shown, tables.gains, tables.mean
-    events, count = max(tables.events, 1.0), shown.sum(axis=0)
+def _by_block(policy: Floats, of: Level, off: float, reach: float, among: int) -> Value:
+    """Each block's means, weighted by the inverse of their deviations; counts are exact.
+
+    The policy is `off` being alike in the cells of each entry by that factor at most.
+    """
+    shown, gains, level = of.shown, of.gains, of.mean
+    events, count = of.events, shown.sum(axis=0)
     weight = count.sum(axis=1, keepdims=True) * policy / events
-    tails = (log(among / _MISSES) / (sqrt(2) * reach)) ** 2  # a Laplace law's beside a normal one's
-    spread = _of_reward(tables) * shown + tails * tables.noise.on_sums  # the variance of a sum
+    drawn = _tails(among, reach) * of.noise.on_sums * of.draws[:, None, None]
+    spread = _of_reward(of) * shown + drawn  # the variance of a sum
     h = shown / np.sqrt(np.maximum(spread, 1e-300))
     total = h.sum(axis=0)
     known = total > 0
@@ -242,61 +206,72 @@ def _by_block(policy: Floats, tables: BlockTables, reach: float, among: int) -> 
     unknown = float(weight[~known].sum())
     cells = (of_cells - value) / events  # what an event says of the mixture of cells
     variance = (count * cells * cells).sum() + (np.square(weight * per) * spread).sum()
-    reward = _within(value, sqrt(float(variance)), reach, unknown * level, unknown * (1 - level))
-
+    below, above = unknown * level, unknown * (1 - level)
+    reward = _interval(value, sqrt(float(variance)), reach, below, above)
     of_blocks = np.maximum(shown.sum(axis=(1, 2), keepdims=True), 1.0)
     beside = (weight * share).sum(axis=(1, 2), keepdims=True)  # what a block counts in all means
+    off = (1.0 + off) * (1.0 + float(beside[:, 0, 0] @ of.apart)) - 1.0
+    room = _room(off, reward)
+    reward = _interval(value, sqrt(float(variance)), reach, below + room, above + room)
+
     here = 0.5 + gains.sum(axis=(1, 2), keepdims=True) / of_blocks
     lift = value - unknown * level - float((beside * here).sum())
     within = np.clip(means, 0.0, 1.0) - here
     variance = (shown * np.square(cells - beside / of_blocks * within)).sum()
     variance += (np.square(weight * per - beside / of_blocks) * spread).sum()
-    of_lift = _interval(lift, sqrt(float(variance)), reach, unknown * level, unknown * (1 - level))
-    return Value(reward, of_lift, unknown)
+    of_lift = _interval(lift, sqrt(float(variance)), reach, below + room, above + room)
+    return Value(reward, of_lift, tuple(of.blocks.tolist()), unknown)
 
 
-def _of_reward(tables: BlockTables) -> Floats:
-    """The variance m(1 − m) of a reward of each cell and action.
+def _of_reward(of: Level) -> Floats:
+    """The variance m(1 − m) of a reward of each entry and action.
 
-    Of m we know its own mean and the level of all, which counts as much as `_PRIOR` events; it is
+    Of m we know its own mean and the level of all, which counts as much as `PRIOR` events; it is
     taken one standard error nearer to 1/2, since a mean that fell too low would seem too sure.
     """
-    count, level = tables.shown.sum(axis=0), tables.mean
-    of_all = max(level * (1.0 - level), 1 / max(tables.events, 4.0))
-    own = count**2 / np.maximum(of_all * count + tables.total_noise.on_sums, 1e-300)
-    prior = _PRIOR / of_all
-    mean = 0.5 + tables.gains.sum(axis=0) / np.maximum(count, 1.0)
+    count, level = of.shown.sum(axis=0), of.mean
+    of_all = max(level * (1.0 - level), 1 / max(of.events, 4.0))
+    own = count**2 / np.maximum(of_all * count + of.total_noise.on_sums, 1e-300)
+    prior = PRIOR / of_all
+    mean = 0.5 + of.gains.sum(axis=0) / np.maximum(count, 1.0)
     off = np.abs((own * mean + prior * level) / (own + prior) - 0.5)
     cautious = np.maximum(off - np.sqrt(1.0 / (own + prior)), 0.0)
     return np.asarray(np.maximum(0.25 - cautious * cautious, 0.0))
 
 
-def _pooled(policy: Floats, tables: BlockTables, reach: float) -> Value:
-    """All blocks added up, and rare cells pooled action by action; counts are noisy."""
-    count, gains, noise = tables.shown.sum(axis=0), tables.gains.sum(axis=0), tables.total_noise
-    events, level = max(tables.events, 1.0), tables.mean
+def _pooled(policy: Floats, of: Level, off: float, reach: float, among: int) -> Value:
+    """All blocks added up, and rare entries pooled action by action; counts are noisy."""
+    count, gains, noise = of.shown.sum(axis=0), of.gains.sum(axis=0), of.total_noise
+    events, level = of.events, of.mean
     of_cell = count.sum(axis=1, keepdims=True)
     labels, rare = _strata(count, noise)
     weight, gain, shows = (
-        np.bincount(labels.ravel(), of.ravel()) for of in (of_cell * policy / events, gains, count)
+        np.bincount(labels.ravel(), each.ravel())
+        for each in (of_cell * policy / events, gains, count)
     )
-    known = shows >= _least(noise) * np.sqrt(np.bincount(labels.ravel()))
+    known = (shows > 0) & (shows >= least(noise.on_counts) * np.sqrt(np.bincount(labels.ravel())))
     shows = np.where(known, shows, 1.0)
     means = np.where(known, 0.5 + gain / shows, level)  # cut off, noise would not cancel
     by_gain = np.where(known, weight / shows, 0.0)
     by_count = np.where(known, -weight * gain / shows**2, 0.0)
-    shrunk = np.clip((shows * means + _PRIOR * level) / (shows + _PRIOR), 0.0, 1.0)
+    shrunk = np.clip((shows * means + PRIOR * level) / (shows + PRIOR), 0.0, 1.0)
     of_cells = (policy * means[labels]).sum(axis=1, keepdims=True)
     value = float((of_cell * of_cells).sum() / events)
     cells = (of_cells - value) / events
     rewards = np.square(by_gain) * shrunk * (1.0 - shrunk)
     variance = (np.maximum(count, 0.0) * (cells * cells + rewards[labels])).sum()
-    variance += noise.on_sums * np.square(by_gain[labels]).sum()
-    variance += noise.on_counts * np.square(cells + by_count[labels]).sum()
+    drawn = noise.on_sums * np.square(by_gain[labels]).sum()
+    drawn += noise.on_counts * np.square(cells + by_count[labels]).sum()
+    variance += _tails(among, reach) * drawn
     pooled = min(1.0, max(0.0, float((of_cell * policy)[rare].sum() / events)))
     unknown = min(1.0, max(0.0, float(weight[~known].sum())))
-    low, high = unknown * level, unknown * (1.0 - level)
-    return Value(_within(value, sqrt(float(variance)), reach, low, high), None, unknown, pooled)
+    below, above = unknown * level, unknown * (1.0 - level)
+    beside = (np.where(known, weight / shows, 0.0)[labels] * of.shown).sum(axis=(1, 2))
+    mean_apart = float(np.clip(beside @ of.apart, 0.0, of.apart.max()))
+    reward = _interval(value, sqrt(float(variance)), reach, below, above)
+    room = _room((1.0 + off) * (1.0 + mean_apart) - 1.0, reward)
+    reward = _interval(value, sqrt(float(variance)), reach, below + room, above + room)
+    return Value(reward, None, tuple(of.blocks.tolist()), unknown, pooled)
 
 
 def _strata(count: Floats, noise: NoiseVariance) -> tuple[NDArray[np.int64], Bools]:
@@ -304,16 +279,25 @@ def _strata(count: Floats, noise: NoiseVariance) -> tuple[NDArray[np.int64], Boo
 
     A cell's own, or those of an action's rare cells.
     """
-    rare = count < _least(noise)
+    rare = count < least(noise.on_counts)
     own = np.arange(count.size).reshape(count.shape)
     pool = count.size + np.broadcast_to(np.arange(count.shape[1]), count.shape)
     _, labels = np.unique(np.where(rare, pool, own), return_inverse=True)
     return labels.reshape(count.shape).astype(np.int64), rare
 
 
-def _least(noise: NoiseVariance) -> float:
-    """The fewest shows that say something of a mean."""
-    return _FEW * sqrt(noise.on_counts)
+def _tails(among: int, reach: float) -> float:
+    """The variance of Laplace noise beside that of a normal law which is beyond `reach` as rarely.
+
+    >>> round(_tails(1, 1.96), 3)
+    1.168
+    """
+    return float((log(among / _MISSES) / (sqrt(2) * reach)) ** 2)
+
+
+def _room(off: float, found: RewardInterval) -> float:
+    """How far a mean may be from the truth whose events count by this factor too much, less 1."""
+    return off * max(0.0, min(found.high, 1.0 - found.low))
 
 
 def _interval(
@@ -324,13 +308,7 @@ def _interval(
     return RewardInterval(mean, mean - off - below, mean + off + above)
 
 
-def _within(
-    mean: float,
-    deviation: float,
-    reach: float = NormalDist().inv_cdf(1 - _MISSES / 2),
-    below: float = 0.0,
-    above: float = 0.0,
-) -> RewardInterval:
-    """The same of a reward: within [0, 1]."""
-    found = _interval(mean, deviation, reach, below, above)
-    return RewardInterval(mean, max(0.0, found.low), min(1.0, found.high))
+def _clipped(of: RewardInterval, *, lowest: float = 0.0) -> RewardInterval:
+    """The same, of a number that is within `lowest` and 1."""
+    mean, low, high = (min(1.0, max(lowest, number)) for number in (of.mean, of.low, of.high))
+    return RewardInterval(mean, low, high)

@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import pairwise
+from itertools import combinations, pairwise
 from math import isfinite, prod
 
 from streamdp.core.errors import InvalidConfig
@@ -215,18 +215,20 @@ class Contexts:
         """Of each field the level whose name takes the most bytes in JSON."""
         return {field.name: max(field.names, key=width_in_json) for field in self.fields}
 
-    def parts(self, interactions: str) -> tuple[tuple[int, ...], ...]:
-        """The fields of each part of a table in parts; none for the whole table (`all`).
+    def tables(self, interactions: str) -> tuple[tuple[int, ...], ...]:
+        """The fields of each table that may be released, the coarsest first.
 
-        Fields that no interaction names are a part of their own each.
+        All cells together, each field, the interactions that are named, and their pairs.
 
         >>> fields = Contexts.read({name: ["a"] for name in "pqr"})
-        >>> fields.parts("p x r"), fields.parts("none"), fields.parts("all")
-        (((0, 2), (1,)), ((0,), (1,), (2,)), ())
+        >>> fields.tables("p x r"), fields.tables("none")
+        (((), (0,), (1,), (2,), (0, 2)), ((), (0,), (1,), (2,)))
+        >>> fields.tables("all")
+        ((), (0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2))
         """
-        if interactions == "all":
-            return ()
         names = {field.name: at for at, field in enumerate(self.fields)}
+        if interactions == "all":
+            return self._tables([tuple(names.values())])
         named = [] if interactions == "none" else interactions.split(", ")
         parts = [[names.get(name) for name in re.split(" [x×] ", part)] for part in named]
         read = [tuple(sorted({at for at in part if at is not None})) for part in parts]
@@ -238,9 +240,13 @@ class Contexts:
                     expected=f"two or more of {', '.join(names)} with × between; or all, or none",
                     got=text,
                 )
-        alone = {*range(len(names))} - {at for part in read for at in part}
-        found = (*read, *((at,) for at in sorted(alone)))
-        return () if len(found) == 1 else found
+        return self._tables(read)
+
+    def _tables(self, named: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
+        """Those of some interactions, in order."""
+        pairs = {pair for part in named for pair in combinations(part, 2)}
+        alone = {(at,) for at in range(len(self.fields))}
+        return tuple(sorted({(), *alone, *pairs, *named}, key=lambda of: (len(of), of)))
 
     def arms(self, actions: tuple[str, ...]) -> tuple[str, ...]:
         """The names of all arms: the levels of a cell, then the action."""

@@ -88,16 +88,16 @@ class PublicEvidence(Protocol):
     def likely_best(self, public: Columns) -> Floats | None:
         """How likely each arm is the best, R × K, by what policies follow from; None: not said."""
 
-    def wrong(self, released: Ints, length: int) -> str:
-        """Why no block of this length ends with this release; "" if one may."""
+    def wrong(self, public: Columns, released: Ints, length: int) -> str:
+        """Why no block of this length, of this one row, ends with this release; "" if one may."""
 
     def known(self, public: Columns) -> Iterator[Known]:
         """What each row's key may carry over."""
 
-    def moved(self, known: Known, moves: Ints) -> Known | None:
+    def moved(self, known: Known, moves: Ints, before: PublicEvidence) -> Known | None:
         """The same under the new number of each action; None if nothing of it stays.
 
-        It was kept by evidence that `carries` the same.
+        It was kept by the evidence `before`, which `carries` the same.
         """
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from streamdp.core.arrays import Bools, Columns, Field, Floats, Ints
 from streamdp.core.errors import StateMismatch
 from streamdp.core.events import Carried
-from streamdp.core.evidence.evidence import STAYS_AWAY, Known
+from streamdp.core.evidence.evidence import STAYS_AWAY, Known, PublicEvidence
 from streamdp.core.evidence.policy import Policy
 from streamdp.core.evidence.policy_best import chances_of_best
 from streamdp.core.evidence.policy_posterior import NoiseVariance
@@ -41,16 +41,14 @@ def gains_and_counts(released: Ints, *, pairs: bool) -> tuple[Floats, Floats]:
 class ReleasedSums:
     """The history of each row: numbers whose shape and meaning the rule gives.
 
-    A history is multiplied by `forgetting` before a block is learned from. In a table in parts each
-    event is in one number of each part.
+    A history is multiplied by `forgetting` before a block is learned from.
     """
 
-    numbers: int  # of each sort: one for each arm, or those of all parts
+    numbers: int  # of each sort: one for each arm
     rule: PolicyRule
     forgetting: Fraction
     noise: NoiseVariance
     pairs: bool = False  # whether an arm's numbers are its rewards and losses
-    parts: int = 1
     answers: Literal["policy"] = "policy"
     adds_up: bool = True
     says_more: bool = True
@@ -58,7 +56,7 @@ class ReleasedSums:
     @property
     def carries(self) -> Carries:
         """Posteriors of the arms; the numbers of other rules mean nothing under another rule."""
-        return self.rule.history.carries if self.parts == 1 else "nothing"
+        return self.rule.history.carries
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -99,7 +97,7 @@ class ReleasedSums:
         state = self.histories(public)
         if allowed is None:
             return self._following(state, lengths)
-        if len(allowed) != self.numbers or self.parts > 1:
+        if len(allowed) != self.numbers:
             raise StateMismatch("list", "actions", expected=self.numbers, got=len(allowed))
         policies = np.zeros((len(state), len(allowed)), dtype=np.uint32)
         policies[:, allowed] = self._following(self.rule.history.of_arms(state, allowed), lengths)
@@ -112,19 +110,17 @@ class ReleasedSums:
 
     def likely_best(self, public: Columns) -> Floats | None:
         """By the posterior of the arms, if the rule keeps one."""
-        if self.parts > 1:
-            return None
         laws = self.rule.history.posterior(self.histories(public))
         return None if laws is None else chances_of_best(*laws)
 
-    def wrong(self, released: Ints, length: int) -> str:
+    def wrong(self, public: Columns, released: Ints, length: int) -> str:
         """Two numbers for each arm; exact counts of no more shows than there are slots."""
         if released.shape != (2 * self.numbers,):
             return "sums and counts of another number of actions"
         shown = released[self.numbers :]
         if self.pairs:
             return ""
-        if shown.astype(np.float64).sum() > length * self.parts:
+        if shown.astype(np.float64).sum() > length:
             return "actions were shown more often than it has slots"
         return "an action has a count below 0" if (shown < 0).any() else ""
 
@@ -133,12 +129,12 @@ class ReleasedSums:
         carried = self.rule.history.carried(self.histories(public)).astype("<f8")
         return (Known(0, history.tobytes()) for history in carried)
 
-    def moved(self, known: Known, moves: Ints) -> Known | None:
+    def moved(self, known: Known, moves: Ints, before: PublicEvidence) -> Known | None:
         """An arm that stays keeps its two numbers; a new arm has none: zeros.
 
         >>> of = ReleasedSums(3, None, Fraction(1), NoiseVariance(0.0, 0.0))
         >>> kept = Known(0, np.array([[1.0, 2.0], [3.0, 4.0]]).tobytes())
-        >>> np.frombuffer(of.moved(kept, np.array([1, STAYS_AWAY])).history).tolist()
+        >>> np.frombuffer(of.moved(kept, np.array([1, STAYS_AWAY]), of).history).tolist()
         [0.0, 1.0, 0.0, 0.0, 3.0, 0.0]
         """
         stays = moves != STAYS_AWAY

@@ -20,7 +20,7 @@ import numpy as np
 
 from streamdp.core.arrays import Bools, Columns, Field, Ints
 from streamdp.core.events import Carried
-from streamdp.core.evidence.evidence import STAYS_AWAY, Known
+from streamdp.core.evidence.evidence import STAYS_AWAY, Known, PublicEvidence
 from streamdp.core.schedule import LAST_SLOT
 
 
@@ -137,7 +137,7 @@ class Votes:
         """The action in force, allowed or not: readers show another in its place."""
         return public["action"].astype(np.int64)
 
-    def wrong(self, released: Ints, length: int) -> str:
+    def wrong(self, public: Columns, released: Ints, length: int) -> str:
         """A vote is one number, below that of the actions."""
         if released.shape != (1,):
             return f"a vote of {released.size} numbers"
@@ -152,7 +152,7 @@ class Votes:
         """The action in force; a memory of votes is not carried over."""
         return map(Known, public["action"].tolist())
 
-    def moved(self, known: Known, moves: Ints) -> Known | None:
+    def moved(self, known: Known, moves: Ints, before: PublicEvidence) -> Known | None:
         """The action, by its name; if it is gone, nothing tells which one is good for the key."""
         action = int(moves[known.action])
         return None if action == STAYS_AWAY else Known(action)

@@ -14,13 +14,17 @@ A slot that names no known arm is the null observation: it takes its slot and ad
 
 *Contexts.* Where an event also falls into a cell of a table (`core.evidence.contexts`), an arm is
 an action in a cell, and `actions` has the arms. The argument stays the same, whatever the number of
-cells: an event enters one arm, in one block. In a table *in parts* it enters one number of each
-part: sensitivities, and so all scales, are as many times those above as there are parts. Cell and
-action stand in the same place. In headers
-both are public, and so are the counts of all arms; in the content a replaced record may leave one
-arm and enter another, and nothing of a context leaves but through the noise. **A context may follow
-from releases or from what is known from elsewhere, never from earlier contents**: in a header it
-would publish them, and in a content it would spread one over many later ones.
+cells: an event enters one arm, in one block. A block releases *one* table of sums over arms: all
+cells together, those of some fields' levels, or the arms themselves. An event enters one number of
+it, whichever it is, so sensitivity, scale and charge never change. Which table it is stands in a
+public column, which follows from earlier releases and is fixed before the block begins. The private
+columns are always those of all arms; a draw adds them up, adds noise to the sums alone, and fills
+them up with zeros: width and size do not depend on the table. Cell and action stand in the same
+place. In headers both are public, and so are the counts of all arms; in the content a replaced
+record may leave one arm and enter another, and nothing of a context leaves but through the noise.
+**A context may follow from releases or from what is known from elsewhere, never from earlier
+contents**: in a header it would publish them, and in a content it would spread one over many later
+ones.
 """
 
 from __future__ import annotations
@@ -44,6 +48,7 @@ from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policies import ReleasedSums
 from streamdp.core.evidence.policy_posterior import NoiseVariance, noise_of
 from streamdp.core.evidence.policy_rule import PolicyRule
+from streamdp.core.evidence.released_tables import ReleasedTables
 from streamdp.core.grid import NULL, UNIT
 from streamdp.core.kinds.estimates import Estimate
 from streamdp.core.kinds.kind import (
@@ -86,7 +91,7 @@ class PolicyLearner:
 
     actions: tuple[str, ...]
     schedule: Schedule
-    rule: PolicyRule
+    rule: PolicyRule | ContextModel
     charge: Fraction | None
     played: Played = "header"
     forgetting: Fraction = Fraction(1)
@@ -121,23 +126,11 @@ class PolicyLearner:
         return self
 
     @property
-    def parts(self) -> Ints | None:
-        """In a table in parts, the number of each part that an arm's events enter: parts × arms."""
-        rule = self.rule
-        return rule.places if isinstance(rule, ContextModel) and rule.parts else None
-
-    @property
-    def numbers(self) -> int:
-        """How many numbers of each sort are released: one for each arm, or those of all parts."""
-        return len(self.actions) if self.parts is None else int(self.parts.max()) + 1
-
-    @property
     def sums_scale(self) -> Fraction | None:
         """The scale of the noise on every sum, in grid units; None: no noise."""
         if self.charge is None:
             return None
-        sensitivity = _SENSITIVITY[self.played] * (1 if self.parts is None else len(self.parts))
-        return calibration.laplace_scale(sensitivity, self.charge) * UNIT
+        return calibration.laplace_scale(_SENSITIVITY[self.played], self.charge) * UNIT
 
     @property
     def scales(self) -> tuple[Fraction | None, Fraction | None]:
@@ -183,7 +176,6 @@ class PolicyLearner:
             scale=self.sums_scale,
             played=self.played,
             contexts=Contexts.read(dict(self.options)["context"]) if table else None,
-            parts=1 if self.parts is None else len(self.parts),
         )
 
     # -- as a kind -------------------------------------------------------------------------------
@@ -191,7 +183,7 @@ class PolicyLearner:
     @property
     def fields(self) -> tuple[Field, ...]:
         """The block's sums of centred gains, and how often it showed each arm; or the pair's."""
-        shape, (first, second) = (self.numbers,), names_of_sums(pairs=self.pairs)
+        shape, (first, second) = (len(self.actions),), names_of_sums(pairs=self.pairs)
         return Field(first, np.int64, shape), Field(second, np.int64, shape)
 
     def added(self, gains: Ints, shown: Ints) -> Columns:
@@ -203,13 +195,15 @@ class PolicyLearner:
     @property
     def releases(self) -> tuple[BlockRelease, ...]:
         """All arms' first numbers, then all arms' second ones, as one release."""
-        return (BlockRelease(SUMS, self.charge or Fraction(0), 2 * self.numbers),)
+        return (BlockRelease(SUMS, self.charge or Fraction(0), 2 * len(self.actions)),)
 
     @property
-    def evidence(self) -> ReleasedSums:
+    def evidence(self) -> ReleasedSums | ReleasedTables:
         """Noisy sums, with the learner's rule."""
-        parts = 1 if self.parts is None else len(self.parts)
-        return ReleasedSums(self.numbers, self.rule, self.forgetting, self.noise, self.pairs, parts)
+        rule, noise, pairs = self.rule, self.noise, self.pairs
+        if isinstance(rule, ContextModel):
+            return ReleasedTables(rule, noise, pairs)
+        return ReleasedSums(len(self.actions), rule, self.forgetting, noise, pairs)
 
     def checked(self, batch: Batch) -> Batch:
         """The batch. Values of `played` and `gain` may be content: they are never refused."""
@@ -228,32 +222,59 @@ class PolicyLearner:
 
     def opening(self, rows: int, bits: Callable[[int], Bits]) -> Ints:
         """Nothing: a policy needs no draw."""
-        return np.zeros((rows, 2 * self.numbers), dtype=np.int64)
+        return np.zeros((rows, 2 * len(self.actions)), dtype=np.int64)
 
     def draw(
         self, name: str, private: Columns, public: Columns, bits: Callable[[int], Bits]
     ) -> Ints:
-        """Each arm's two numbers plus discrete Laplace noise of the learner's scales."""
-        many = self.numbers
-        released: Ints = np.concatenate([private[of.name] for of in self.fields], axis=1)
+        """Each number of the row's table plus discrete Laplace noise of the learner's scales."""
+        many = len(self.actions)
+        released, noisy = self.exact(private, public)
         of_rows, at_once = bits(Purpose.NOISE), max(1, _WORDS // (2 * many))
         for first in range(0, len(released), at_once):
             part, some = of_rows.part(first, first + at_once), released[first : first + at_once]
+            most = int(noisy[first : first + at_once].max(initial=0))
+            beyond = np.arange(most) >= noisy[first : first + at_once, None]
             for at, scale in enumerate(self.scales):
                 if scale is not None:
-                    noise = discrete_laplaces(scale, part, many, position=2 * at * many)
-                    some[:, at * many : (at + 1) * many] += noise
+                    noise = discrete_laplaces(scale, part, most, position=2 * at * many)
+                    noise[beyond] = 0
+                    some[:, at * many : at * many + most] += noise
         return released
+
+    def exact(self, private: Columns, public: Columns) -> tuple[Ints, Ints]:
+        """What is released but for noise, R × width; how many numbers of a sort have noise, R.
+
+        Of contexts these are the sums of each row's table, filled up with zeros. Exact counts are
+        those of all arms.
+        """
+        whole: Ints = np.concatenate([private[of.name] for of in self.fields], axis=1)
+        many, rule = len(self.actions), self.rule
+        noisy = np.full(len(whole), many)
+        if isinstance(rule, ContextModel):
+            for table in np.unique(public["table"]).tolist():
+                rows, size = np.flatnonzero(public["table"] == table), rule.size(table)
+                noisy[rows] = size
+                for at in range(2 if self.pairs else 1):
+                    sums = np.zeros((len(rows), many), dtype=np.int64)
+                    of_arms = whole[rows, at * many : (at + 1) * many]
+                    sums[:, :size] = rule.summed(table, of_arms)
+                    whole[rows, at * many : (at + 1) * many] = sums
+        return whole, noisy
 
     def law(self, name: str, private: Columns, public: Columns, released: Ints) -> Floats:
         """The noise's law around each number; what has no noise is as it is."""
-        many, law = self.numbers, np.zeros(len(released))
-        for at, (of, scale) in enumerate(zip(self.fields, self.scales, strict=True)):
-            noise = released[:, at * many : (at + 1) * many] - private[of.name]
+        many, law = len(self.actions), np.zeros(len(released))
+        exact, noisy = self.exact(private, public)
+        beyond = np.arange(many) >= noisy[:, None]
+        for at, scale in enumerate(self.scales):
+            part = slice(at * many, (at + 1) * many)
+            noise = released[:, part] - exact[:, part]
             if scale is None:
                 law[noise.any(axis=1)] = -np.inf
             else:
-                law += log_probabilities(scale, noise).sum(axis=1)
+                law[(noise.astype(bool) & beyond).any(axis=1)] = -np.inf
+                law += np.where(beyond, 0.0, log_probabilities(scale, noise)).sum(axis=1)
         return law
 
 
@@ -282,11 +303,12 @@ class FeedbackAdder:
             ends = np.searchsorted(wave[order], np.arange(int(wave.max()) + 2))
         played, gains = batch.content["played"][places], batch.content["gain"][places]
         known = (played >= 0) & (played < arms)
-        arm, parts, numbers = played * known, self._kind.parts, self._kind.numbers
-        flat = [rows * numbers + of for of in ([arm] if parts is None else parts[:, arm])]
+        places = rows * arms + played * known
         gains = np.minimum(np.maximum(gains, -NULL), NULL) * known
         shows = known.astype(np.int64)
-        return FeedbackContents(self._kind, self._private, segments.wave, ends, flat, gains, shows)
+        return FeedbackContents(
+            self._kind, self._private, segments.wave, ends, places, gains, shows
+        )
 
 
 @dataclass(slots=True, repr=False)
@@ -297,7 +319,7 @@ class FeedbackContents:
     private: Columns
     wave: Ints  # S: of each segment
     ends: NDArray[np.intp] | None  # where each wave begins, and where the last ends; None: one wave
-    flat: Sequence[Ints]  # of each part: where in a flat column is the number of a slot's arm
+    places: Ints  # row · K + arm
     gains: Ints
     shows: Ints  # 1, or 0 for a null observation
 
@@ -309,5 +331,4 @@ class FeedbackContents:
             some = slice(int(self.ends[wave]), int(self.ends[wave + 1]))
         added = self.kind.added(self.gains[some], self.shows[some])
         for name, numbers in added.items():
-            for of_part in self.flat:
-                np.add.at(self.private[name].reshape(-1), of_part[some], numbers)
+            np.add.at(self.private[name].reshape(-1), self.places[some], numbers)

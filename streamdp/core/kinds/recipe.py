@@ -73,8 +73,6 @@ class Recipe:
     """Where a record's action stands; None where all losses are seen."""
     contexts: Contexts | None = None
     """The fields by which its actions are named."""
-    parts: int = 1
-    """How many released numbers of each sort an event enters."""
 
     @property
     def rate(self) -> Fraction | None:

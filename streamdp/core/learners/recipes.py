@@ -9,6 +9,7 @@ Whoever needs a stream's kind by its name asks here, and does not know which kin
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from functools import cache, wraps
@@ -17,7 +18,7 @@ from typing import Any, ClassVar, ParamSpec, TypeVar
 
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.kinds.kind import Kind
-from streamdp.core.kinds.recipe import Made
+from streamdp.core.kinds.recipe import Made, config_of
 from streamdp.core.schedule import Schedule
 
 CONTEXTS = "policy_contexts"
@@ -25,7 +26,7 @@ CONTEXTS = "policy_contexts"
 
 FITTING = "fitting"
 """An option's word for what follows from K and ε. Where a learner says which number that is, the
-number is what is written of it: a name in a ledger stands for one arithmetic."""
+number is what is written of it: a name in a ledger stands for one arithmetic (`kind_written`)."""
 
 GROUP = "streamdp.recipes"
 """The entry points by which a package offers recipes: each recipe's name, and its function."""
@@ -108,6 +109,24 @@ def kind_of(
         observes = next(named, "losses")
     kind: Kind = OBSERVED[observes].read(config, actions=actions)
     return kind
+
+
+def kind_written(text: str, *, actions: Sequence[str]) -> Kind:
+    """The kind that a ledger or a state names, as `Recipe.learner` writes it."""
+    kind = kind_of(json.loads(text), actions=actions)
+    if not is_name_of(text, kind):
+        raise InvalidConfig(
+            "learner", "of another version of streamdp", expected=kind.recipe.learner, got=text
+        )
+    return kind
+
+
+def is_name_of(text: str, kind: Kind) -> bool:
+    """Whether a kind that was read from a name would write itself so.
+
+    A name stands for one arithmetic: another one is of a version that computed something else.
+    """
+    return bool(config_of(kind.recipe) == json.loads(text))
 
 
 def _stands(name: str, *, house: str = "") -> bool:
@@ -193,7 +212,7 @@ def registered(recipes: Recipes[L], function: Callable[P, L]) -> Callable[P, L]:
             key: written(value) for key, value in bound.arguments.items() if key != "actions"
         }
         learner = function(*args, **kwargs)
-        options |= {key: of for key, of in learner.options if options.get(key) == FITTING}
+        options |= learner.options  # as it writes them itself
         return replace(learner, name=name, options=tuple(options.items()))
 
     house = function.__module__.partition(".")[0]

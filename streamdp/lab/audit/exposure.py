@@ -223,7 +223,11 @@ def _design(kind: Kind, *, blocks: int, bad: bool) -> Design:
     tossed = Purpose.RESAMPLE in row.tosses
     alphabet = row.contents[: row.extremes + 1 if tossed else None]
     alphabet = alphabet if bad else alphabet[: row.extremes]
-    inner = product(range(actions), repeat=blocks) if row.acts else [(0,) * blocks]
+    inner = (
+        product(range(actions), repeat=blocks)
+        if row.acts
+        else [(script,) * blocks for script in range(len(row.scripts()))]
+    )
     choices, windows = _windows(kind, blocks)
     ends = [
         at for block in range(blocks) for at in (schedule.start(block), schedule.stop(block) - 1)

@@ -71,6 +71,7 @@ class Noisy:
     exact: Ints  # R × width
     parts: tuple[tuple[int, Fraction | None], ...]
     """So many numbers in a row have noise of this scale, in their units."""
+    beyond: Bools | None = None  # R × width: numbers of no table, which have no noise
 
     @property
     def known(self) -> bool:
@@ -97,17 +98,26 @@ class Noisy:
         if (noisy := scales > 0).any():
             low[:, noisy], high[:, noisy] = noise_bounds(scales[noisy], words)
         noise = released - self.exact
+        if self.beyond is not None:
+            low[self.beyond] = high[self.beyond] = 0
         return np.asarray(((noise < low) | (noise > high)).any(axis=1))
 
     def log_probability(self, released: Ints) -> Floats:
         """ln of the chance of what each row released: (1 − q)/(1 + q) · q^|y|, q = e^(−1/scale)."""
         noise, logs = np.abs(released - self.exact), np.zeros(len(released))
         for number, scale in enumerate(self.scales):
-            if scale is None:
-                logs[noise[:, number] > 0] = -np.inf
-            else:
-                logs += log(tanh(0.5 / float(scale))) - noise[:, number] / float(scale)
+            none = self.none(number)
+            logs[none & (noise[:, number] > 0)] = -np.inf
+            if scale is not None:
+                law = log(tanh(0.5 / float(scale))) - noise[:, number] / float(scale)
+                logs += np.where(none, 0.0, law)
         return logs
+
+    def none(self, number: int) -> Bools:
+        """In which rows a number has no noise."""
+        if self.scales[number] is None or self.beyond is None:
+            return np.full(len(self.exact), self.scales[number] is None)
+        return self.beyond[:, number]
 
 
 Law = Choice | Noisy

@@ -76,12 +76,13 @@ def at_its_size(kind: Kind, longest: int, system: Randomness) -> Iterator[str]:
     story = nulls_everywhere(kind, longest=longest)
     yield from _named(story, "seeded", _watched_and_not(kind, story, seeded))
     yield from alone(kind, longest, system)
-    short = changed(kind, schedule=_SHORT)
+    clearer = changed(kind, **neighbours_of(kind).clearer)
+    short = changed(clearer, schedule=_SHORT)
     late = many_blocks(short, blocks=MANY)
     yield from _named(late, "seeded", _watched(short, late, seeded))
     few = min(longest, _EPOCHS)
     for other in (visits(kind), epochs(kind, longest=few), *lists(kind, longest=few)):
-        yield from _named(other, "seeded", _watched(kind, other, seeded))
+        yield from _named(other, "seeded", _watched(clearer, other, seeded))
     yield from _named(story, "system bits", _watched(kind, story, system))
 
 

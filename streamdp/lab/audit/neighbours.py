@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 from typing import Any, TypeVar, cast
 
@@ -26,7 +26,7 @@ from streamdp.core.kinds.kind import Kind
 from streamdp.core.kinds.losses import Leader
 from streamdp.core.kinds.recipe import config_of
 from streamdp.core.learners import RECIPES, learner_of
-from streamdp.core.randomness import Purpose
+from streamdp.core.randomness import Purpose, SeededRandomness
 from streamdp.core.schedule import LAST_SLOT, capped
 from streamdp.lab.audit.around import Around
 from streamdp.lab.audit.laws import Choice, Law, Noisy, scaled
@@ -41,6 +41,10 @@ Tables = Mapping[str, Ints]
 
 _FIELD_BITS, _FIELDS = 20, 3  # of a resampled loss in its word, three to a word
 _FEW = 3  # actions whose corners of [0, 1]^K are contents; further actions repeat them
+_CELLS = (2, 2)  # of the smallest table that gets finer more than once; of 2 actions in each cell
+_CLEARER = 64  # times ε, to see every table in few slots
+_SCRIPTED = 3  # blocks of a script
+_TRIED = 400  # scripts, of which those are kept that lead to other tables
 _FROM_TWO = capped(LAST_SLOT - 1, first=2)
 
 
@@ -70,6 +74,11 @@ class Neighbours:
     """How many random words are read for each window (of a block) or coin (of a slot)."""
     counted: Callable[[Ints, Words | None], Tables] = lambda lengths, words: {}
     """How many slots of blocks of these lengths count, by column, given windows' words."""
+    scripts: Callable[[], Ints] = lambda: np.zeros((1, 0, 0), dtype=np.int64)
+    """Scripts of noisy releases, S × B × width, where what is released next follows from them."""
+    clearer: Mapping[str, Any] = field(default_factory=dict)
+    """Fields with which the kind has so little noise that streams of a few hundred slots lead from
+    table to table; empty where what is released next never follows from releases."""
     outcomes: Callable[[Slots], Tables] | None = None
     """A block's columns, a row for each equally likely outcome of tosses; None: there is one."""
 
@@ -186,9 +195,13 @@ def _grid(slots: Slots) -> tuple[Ints, Ints]:
 
 
 def _of_feedback(kind: PolicyLearner) -> Neighbours:
-    """An arm and a gain. With the action in the header the arm is public, else it is content."""
+    """An arm and a gain. With the action in the header the arm is public, else it is content.
+
+    Of contexts the last arm is in another cell of each table than the first ones.
+    """
     many, in_header = len(kind.actions), kind.played == "header"
-    arms = [*range(min(_FEW, many)), NO_ARM, many]
+    tables = kind.rule if isinstance(kind.rule, ContextModel) else None
+    arms = [*range(min(_FEW, many)), *([many - 1] if tables else []), NO_ARM, many]
     gains = (-NULL, NULL, 0, 10**12)  # both extremes, nothing, and beyond every bound
     pairs = [(gain,) if in_header else (arm, gain) for gain in gains for arm in arms]
     contents = np.array(list(dict.fromkeys(pairs)), dtype=np.float64)
@@ -217,10 +230,6 @@ def _of_feedback(kind: PolicyLearner) -> Neighbours:
         """
         shown = (slots[:, :1] == np.arange(many)).astype(np.int64)
         gain = np.clip(slots[:, 1:], -NULL, NULL).astype(np.int64)
-        if kind.parts is not None:  # in one number of each part
-            arms, shown = shown, np.zeros((len(shown), kind.numbers), dtype=np.int64)
-            for numbers in kind.parts:
-                np.add.at(shown.T, numbers, arms.T)
         if in_header:
             return {"sums": gain * shown, "shown": shown}
         return {"rewards": (NULL + gain) * shown, "losses": (NULL - gain) * shown}
@@ -229,24 +238,85 @@ def _of_feedback(kind: PolicyLearner) -> Neighbours:
         """Sums with noise, then counts; where arms are content, rewards and losses with noise."""
         exact = np.concatenate([private[column.name] for column in kind.fields], axis=1)
         first, second = kind.scales
-        return Noisy(exact, ((kind.numbers, first), (kind.numbers, second)))
+        scales = (many, first), (many, second)
+        if tables is None:
+            return Noisy(exact, scales)
+        beyond = np.zeros(exact.shape, dtype=np.bool_)
+        for row, table in enumerate(public["table"].tolist()):
+            entry = tables.places[table]  # of each arm
+            for at in range(1 if in_header else 2):
+                part = slice(at * many, (at + 1) * many)
+                exact[row, part] = _added_up(entry, exact[row, part])
+                beyond[row, part] = np.arange(many) > entry.max()
+        return Noisy(exact, scales, beyond)
 
     def of_actions(names: tuple[str, ...]) -> Kind:
         """Of many with the cheapest rule: how policies are computed has no part in noise."""
-        if isinstance(kind.rule, ContextModel) and kind.rule.parts:  # as many, of one cell
-            parts = ((0,),) * len(kind.rule.parts)
-            rule = replace(kind.rule, shape=(1,), actions=len(names), parts=parts)
-            return replace(kind, actions=names, rule=rule)
-        if len(names) <= _FEW and not isinstance(kind.rule, ContextModel):  # a table has more arms
+        if len(names) > _FEW:
+            return replace(kind, actions=names, rule=Intervals(Fraction(2)), forgetting=Fraction(1))
+        if tables is None:
             return replace(kind, actions=names)
-        return replace(kind, actions=names, rule=Intervals(Fraction(2)), forgetting=Fraction(1))
+        shape = _CELLS[: len(tables.shape)]  # a table of fewer cells, whatever its actions' names
+        few = {tuple(at for at in of if at < len(shape)) for of in tables.tables}
+        small = replace(
+            tables, shape=shape, actions=2, tables=tuple(sorted(few, key=lambda of: (len(of), of)))
+        )
+        return replace(kind, actions=tuple(map(str, range(small.arms))), rule=small)
 
     return Neighbours(
         kind, contents, extremes=len(contents) // 2, batch=batch, made_up=made_up, apart=apart,
         nulls=np.array([(NO_ARM, NULL), (many, -NULL), (0, 0)], dtype=np.float64),
         adds=adds, law=law, of_actions=of_actions,
         headers=np.array([[arm] for arm in arms if in_header] or [[]], dtype=np.float64),
+        **({} if tables is None else _of_tables(kind)),
     )  # fmt: skip
+
+
+def _of_tables(kind: PolicyLearner) -> dict[str, Any]:
+    """What a kind has beside others, if earlier releases say which table it releases."""
+    clearer = {"charge": kind.charge * _CLEARER} if kind.charge else {}
+    return {"scripts": lru_cache(partial(_from_table_to_table, kind)), "clearer": clearer}
+
+
+def _from_table_to_table(kind: PolicyLearner) -> Ints:
+    """Scripts of releases after which different tables are released, as the evidence chooses them.
+
+    Made up: large numbers and small ones; and counts, where these are public, of more shows than
+    streams that are enumerated have, because with so few no finer table is released.
+    """
+    evidence, rule, many = kind.evidence, kind.rule, len(kind.actions)
+    assert isinstance(rule, ContextModel)
+    lengths, found = kind.schedule.lengths(np.arange(_SCRIPTED)), dict[tuple[int, ...], Ints]()
+    source = SeededRandomness("scripts").bits(
+        "", Purpose.OPENING, np.zeros((_TRIED, 16), np.uint8), np.arange(_TRIED)
+    )
+    words = source.words(0, _SCRIPTED * (2 * many + 1)).reshape(_TRIED, _SCRIPTED, -1)
+    numbers = (words[:, :, 1:] >> (words[:, :, :1] % np.uint64(40) + np.uint64(24))).astype(
+        np.int64
+    )
+    if not kind.pairs:
+        numbers[:, :, :many] -= numbers[:, :, many:]  # sums have signs
+        numbers[:, :, many:] >>= 20
+    state = {of.name: np.zeros((_TRIED, *of.shape), of.dtype) for of in evidence.fields}
+    tables = np.zeros((_TRIED, 0), dtype=np.int64)
+    for block, length in enumerate(lengths.tolist()):
+        table = state["table"].astype(np.int64)
+        tables = np.concatenate([tables, table[:, None]], axis=1)
+        beyond = np.arange(many) >= np.array([rule.size(at) for at in table.tolist()])[:, None]
+        for at in range(2 if kind.pairs else 1):
+            numbers[:, block, at * many : (at + 1) * many][beyond] = 0
+        state = {**state, **evidence.fold(state, numbers[:, block], np.full(_TRIED, length))}
+    for script, way in zip(numbers, tables.tolist(), strict=True):
+        found.setdefault(tuple(way), script)
+    return np.stack([found[way] for way in sorted(found)])
+
+
+def _added_up(place: Ints, numbers: Ints) -> Ints:
+    """The sums of the numbers of each place, filled up with zeros."""
+    sums = np.zeros_like(numbers)
+    for at, number in zip(place.tolist(), numbers.tolist(), strict=True):
+        sums[at] += number
+    return sums
 
 
 # -- of any kind -----------------------------------------------------------------------------------

@@ -172,13 +172,15 @@ class _Sampled:
         """The class of each key's noise, and the chances of the classes, of each number."""
         law, noise = self._noise(name, block)
         for number, scale in enumerate(law.scales):
-            if scale is not None:
-                yield noise_classes(noise[:, number], scale), noise_law(scale)
+            drawn = noise[~law.none(number), number]
+            if scale is not None and len(drawn):
+                yield noise_classes(drawn, scale), noise_law(scale)
 
     def moved(self, name: str, block: int) -> int:
         """How many numbers without noise are not what they should be."""
         law, noise = self._noise(name, block)
-        return int(np.count_nonzero(noise[:, [scale is None for scale in law.scales]]))
+        none = [law.none(number) for number in range(noise.shape[1])]
+        return int(np.count_nonzero(noise[np.stack(none, axis=1)]))
 
     def _noise(self, name: str, block: int) -> tuple[Noisy, Ints]:
         released, columns = self.released[name, block], self.columns[block]

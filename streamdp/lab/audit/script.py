@@ -54,7 +54,9 @@ class Script:
     """The outcomes of chance in each of N runs; B blocks, T slots, K actions."""
 
     many: int  # K
-    actions: Ints  # N × (B + 1): the opening, then what each block's choice returns
+    actions: Ints
+    """N × (B + 1): the opening, then what each block's choice returns. Or, in place of an opening,
+    the number of the script that noisy releases follow."""
     windows: Words  # N × (B + 1): the word that each block's window is drawn by
     coins: Bools  # N × T × K: whether a resampled 1/2 becomes 1
 
@@ -68,6 +70,7 @@ class Seen:
 
     happened: dict[str, Bools]  # by release: N × B
     read: dict[str, Ints]  # by release: N × B × width; of a choice K sums, then K bonuses
+    known: dict[str, Bools]  # by release: N × B × width: numbers without noise
     denominators: list[int]  # B: of the bonuses
 
     @classmethod
@@ -78,6 +81,7 @@ class Seen:
         return cls(
             happened={name: np.zeros((runs, blocks), np.bool_) for name in names},
             read={name: np.zeros((runs, blocks, width[name]), np.int64) for name in names},
+            known={name: np.zeros((runs, blocks, width[name]), np.bool_) for name in names},
             denominators=[1] * blocks,
         )
 
@@ -93,6 +97,8 @@ class Seen:
             read = np.concatenate([law.sums, numerators], axis=1)
         else:
             read = law.exact
+            for number in range(read.shape[1]):
+                self.known[name][runs, blocks, number] = law.none(number)[known]
         self.read[name][runs, blocks, : read.shape[1]] = read[known]
 
 
@@ -173,14 +179,17 @@ class ScriptedRandomness:
 class Scripted(Around):
     """A kind that notes what its releases are drawn from, and returns the script's values.
 
+    Noisy releases follow one of the kind's scripts; without any, they are the number of the block.
+
     The inner kind draws too, from other bits: one that remembers what it drew from shall do so.
     """
 
     def draw(
         self, name: str, private: Columns, public: Columns, bits: Callable[[int], Bits]
     ) -> Ints:
-        """The scripted action of each row; of a noisy release the number of its block."""
-        mine, law = bits(Purpose.SELECTION), neighbours_of(self.inner).law(name, private, public)
+        """The scripted action or numbers of each row."""
+        row = neighbours_of(self.inner)
+        mine, law = bits(Purpose.SELECTION), row.law(name, private, public)
         if not isinstance(mine, ScriptedBits):
             raise TypeError("a scripted kind needs scripted bits")
         tags, rows = np.zeros((mine.rows, TAG_BYTES), np.uint8), np.arange(mine.rows)
@@ -189,8 +198,12 @@ class Scripted(Around):
         )
         if mine.seen is not None:
             mine.seen.write(name, mine.runs, mine.indices, law)
+        actions, scripts = mine.script.actions, row.scripts()
         if isinstance(law, Choice):
-            last = mine.script.actions.shape[1] - 1
-            chosen: Ints = mine.script.actions[mine.runs, np.minimum(mine.indices + 1, last)]
+            chosen: Ints = actions[mine.runs, np.minimum(mine.indices + 1, actions.shape[1] - 1)]
             return chosen[:, None]
-        return np.zeros_like(drawn) + mine.indices[:, None]
+        if not scripts.shape[1]:
+            return np.zeros_like(drawn) + mine.indices[:, None]
+        script, block = actions[mine.runs, 0] % len(scripts), scripts.shape[1] - 1
+        told: Ints = scripts[script, np.minimum(mine.indices, block)]
+        return told

@@ -141,16 +141,18 @@ def spread(logs: Floats, axis: int) -> float:
 def _shifts(exposure: Exposure, kind: Kind) -> Floats | None:
     """(Headers · streams) × chances × scripts × numbers: noisy numbers in units of their scale.
 
-    A number without noise counts in units so small that moving it costs more than any charge. None
-    where no release is noisy.
+    A number without noise counts in units so small that moving it costs more than any charge, and
+    which numbers have none must be the same for neighbours. None where no release is noisy.
     """
     design, seen, columns = exposure.design, exposure.seen, []
     for release in kind.releases:
         noisy = blank_law(kind, release.name)
         if isinstance(noisy, Noisy):
             numbers = seen.read[release.name][..., : release.width].astype(np.float64)
-            units = [1e-300 if scale is None else float(scale) for scale in noisy.scales]
-            columns.append((numbers / units).reshape(design.runs, -1))
+            known = seen.known[release.name][..., : release.width]
+            units = np.array([float(scale or 1) for scale in noisy.scales])
+            columns.append((numbers / np.where(known, 1e-300, units)).reshape(design.runs, -1))
+            columns.append(np.where(known, 1e300, 0.0).reshape(design.runs, -1))
             columns.append(np.where(seen.happened[release.name], 0.0, 1e300))
     if not columns:
         return None

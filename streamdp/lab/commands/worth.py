@@ -27,7 +27,8 @@ from streamdp.core.errors import refuse
 
 if TYPE_CHECKING:
     from streamdp.core.arrays import Floats
-    from streamdp.core.evidence.context_value import BlockTables, Forward, Value
+    from streamdp.core.evidence.block_tables import BlockTables
+    from streamdp.core.evidence.context_value import Forward, Value
     from streamdp.core.evidence.contexts import Contexts
     from streamdp.ports import StreamTopics, Technology
     from streamdp.serve.history import StreamReleases
@@ -70,8 +71,9 @@ def worth(
 
     Of what was shown, each action for everybody, and the files: the mean reward (1 − loss; where
     the stream's table has `most`, in its unit), and how much more that is than what was shown.
-    Intervals of 95 % hold as long as the world does not
-    change; those of single actions hold all at once, and so do those of the best actions.
+    Intervals of 95 % hold as long as the world does not change; those of single actions hold all at
+    once, and so do those of the best actions. Each line is about the blocks whose tables, fine or
+    coarse, say something of its policy.
 
     A rule looks better than it is on the blocks that it was chosen by. So the policy and the best
     actions (for everybody, of each level of a field, of each combination) of the first half of all
@@ -103,6 +105,11 @@ class Row(NamedTuple):
     name: str
     since: int
     value: Value
+
+    @property
+    def blocks(self) -> list[int]:
+        """The blocks whose tables say something of it: the value is about these."""
+        return [self.since + block for block in self.value.blocks]
 
 
 def _rows(
@@ -178,13 +185,6 @@ def _tables(
         if history.epoch == table.partition_epochs.get(number, table.epoch)
     ]
     history = max((of for _, of in known), key=lambda of: of.stop, default=None)
-    if learner.parts is not None:
-        raise InvalidConfig(
-            f"stream {word(stream)}",
-            "its table is in parts, which do not say what a cell earned",
-            expected='a stream with the whole table: interactions = "all"',
-            got=f"{len(learner.parts)} parts",
-        )
     count = len(configured.actions)
     kept = None if history is None else history.policies
     found = None if kept is None else kept.tables(len(learner.actions) // count, count)
@@ -265,32 +265,58 @@ def _tell(
         print_json(
             {
                 "blocks": tables.blocks,
-                "events": tables.events,
+                "blocks_of_all_cells": tables.whole,
+                "events": float(tables.shown.sum()),
                 "unit": unit,
                 "policies": [
                     {
-                        "policy": name,
-                        "since_block": since,
-                        "mean_reward": of.reward.mean,
-                        "low": of.reward.low,
-                        "high": of.reward.high,
-                        "more_than_shown": None if of.lift is None else asdict(of.lift),
-                        "unknown": of.unknown,
-                        "pooled": of.pooled,
+                        "policy": row.name,
+                        "since_block": row.since,
+                        "blocks": row.blocks,
+                        "mean_reward": row.value.reward.mean if row.blocks else None,
+                        "low": row.value.reward.low,
+                        "high": row.value.reward.high,
+                        "more_than_shown": row.value.lift and asdict(row.value.lift),
+                        "unknown": row.value.unknown,
+                        "pooled": row.value.pooled,
                     }
-                    for name, since, of in rows
+                    for row in rows
                 ],
             }
         )
         return
-    last = tables.blocks - 1
-    typer.echo(f"Of {tables.blocks} blocks with {tables.events:,.0f} events (public):")
+    coarse = tables.blocks - tables.whole
+    of = f"; {coarse} of them released coarser tables" if coarse else ""
+    events = f"{float(tables.shown.sum()):,.0f} events"
+    typer.echo(f"{tables.blocks} blocks with {events} (public){of}:")
     called = "mean reward" if unit is None else f"{unit} a show"
-    typer.echo(f"{called:<26}{'more than was shown':<30}{'blocks':<8}")
-    for name, since, of in rows:
-        reward, lift = of.reward, of.lift
+    typer.echo(f"{called:<26}{'more than was shown':<30}{'by blocks':<12}")
+    unknown = False
+    for row in rows:
+        reward, lift, known = row.value.reward, row.value.lift, row.value
         mean = f"{reward.mean:.4f} ({reward.low:.4f} … {reward.high:.4f})"
         more = "" if lift is None else f"{lift.mean:+.4f} ({lift.low:+.4f} … {lift.high:+.4f})"
-        parts = [(of.unknown, "never shown"), (of.pooled, "from pooled cells")]
+        parts = [(known.unknown, "never shown"), (known.pooled, "from pooled cells")]
         notes = "".join(f", {share:.0%} {what}" for share, what in parts if share >= 0.005)
-        typer.echo(f"{mean:<26}{more:<30}{f'{since}–{last}':<8}{name}{notes}")
+        mean, by = (mean, _ranges(row.blocks)) if row.blocks else ("unknown", "none")
+        typer.echo(f"{mean:<26}{more:<30}{by:<12}{row.name}{notes if row.blocks else ''}")
+        unknown = unknown or not row.blocks
+    if unknown:
+        typer.echo("none: of the blocks that may value it none released a table that says it")
+
+
+def _ranges(blocks: Sequence[int]) -> str:
+    """The numbers of blocks, in short: of more than two stretches only how many.
+
+    >>> _ranges([0, 1, 2, 14]), _ranges([3, 5, 7, 8]), _ranges([])
+    ('0–2, 14', '4 of 3–8', '')
+    """
+    found = list[tuple[int, int]]()
+    for block in blocks:
+        if found and found[-1][1] == block - 1:
+            found[-1] = found[-1][0], block
+        else:
+            found.append((block, block))
+    if len(found) > 2:
+        return f"{len(blocks)} of {blocks[0]}–{blocks[-1]}"
+    return ", ".join(f"{first}–{last}" if first < last else f"{first}" for first, last in found)

@@ -41,6 +41,7 @@ from streamdp.lab.offpolicy.cells import FeedbackCell, ends_of
 from streamdp.lab.offpolicy.estimators import Moments, Sums, of_records, value_of
 from streamdp.lab.offpolicy.shares import Share, play_shares
 from streamdp.lab.play import (
+    KeyBits,
     KeyPart,
     charge_of,
     likely_best,
@@ -187,7 +188,7 @@ def weigh(
     for at, cell in enumerate(cells):
         learner = cell.learner
         _check_blocks(log, learner)
-        by = learner.schedule, len(learner.actions), learner.numbers
+        by = learner.schedule, len(learner.actions)
         alike.setdefault(by, []).append(at)
     groups, mean = [[cells[at] for at in which] for which in alike.values()], LogMean.of(log)
     work = partial(_weighed, records=log.by_key, mean=mean, actions=len(log.actions), bench=bench)
@@ -234,7 +235,8 @@ def _weighed(
     weighted = blocks.moments.weighted.reshape(blocks.gains.shape)
     by_seed: list[list[Floats]] = [[] for _ in share.cells]
     released: list[list[Ints]] = [[] for _ in share.cells]
-    for part, bits in share.parts(bench):
+    for part in share.parts():
+        bits = KeyBits(share.tags, bench, part)
         fills = [LogBlocks.of(cell.learner, blocks, share.counts, part) for cell in share.cells]
         playing = (play(fill.learner, len(bits), fill, bits) for fill in fills)
         for at, step in side_by_side(playing):

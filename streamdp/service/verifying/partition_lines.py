@@ -404,7 +404,7 @@ class PartitionLines:
                     if opens[at]:
                         learners.begin(int(rows[at]), lines[at])
                     else:
-                        released.append(released_by(lines[at], learners))
+                        released.append(released_by(lines[at], learners, int(rows[at])))
                         ended.append(at)
                 except (InvalidConfig, StateMismatch, OverflowError) as error:
                     new["lost"][at] = True

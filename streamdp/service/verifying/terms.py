@@ -354,7 +354,7 @@ def _counts(line: Charge, method: Method) -> Iterator[str]:
     evidence = method.evidence(0)
     if line.index is UNSET:
         yield "it does not say what was drawn"
-    elif wrong := evidence.wrong(np.array([line.index]), 1):
+    elif wrong := evidence.wrong({}, np.array([line.index]), 1):
         yield wrong
     if not method.memory and line.in_force is not UNSET:
         yield "it names an action in force beside the vote, but no memory"

@@ -1,0 +1,204 @@
+"""Noisy sums of tables of contexts: the evidence of streams whose events fall into cells.
+
+A release has two numbers for each arm, an action in a cell: those of the block's table come first,
+and zeros fill them up. Where the action is public the second numbers are exact counts of all arms,
+whatever the table. `context_model` says what follows, and which table the next block releases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+import numpy as np
+
+from streamdp.core.arrays import Bools, Columns, Field, Floats, Ints
+from streamdp.core.errors import StateMismatch
+from streamdp.core.events import Carried
+from streamdp.core.evidence.block_tables import BlockTables, Coarse, apart, look_alike
+from streamdp.core.evidence.context_model import ContextModel
+from streamdp.core.evidence.evidence import STAYS_AWAY, Known, PublicEvidence
+from streamdp.core.evidence.policies import gains_and_counts
+from streamdp.core.evidence.policy import Policy
+from streamdp.core.evidence.policy_posterior import NoiseVariance
+from streamdp.core.evidence.policy_regimes import Regimes
+from streamdp.core.evidence.policy_rule import CARRIED_PER_ARM
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasedTables:
+    """The history of each row, and the number of the table that its open block releases."""
+
+    rule: ContextModel
+    noise: NoiseVariance
+    pairs: bool  # whether an arm's numbers are its rewards and losses
+    answers: Literal["policy"] = "policy"
+    adds_up: bool = True
+    says_more: bool = True
+    carries: str = "tables"
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The history, and the table."""
+        numbers = prod(self.rule.history.shape(self.rule.kept))
+        return Field("remembered", np.float64, (numbers,)), Field("table", np.int32)
+
+    def opened(self, released: Ints) -> Columns:
+        """Nothing is known: histories are 0, and the first block releases all cells together."""
+        return {}
+
+    def resumed(self, carried: Sequence[Carried], lengths: Ints) -> Columns:
+        """The carried histories. Arms are expected to be shown as they were."""
+        histories = [known.history or b"" for known in carried]
+        size = 8 * CARRIED_PER_ARM * self.rule.kept
+        if any(len(history) != size for history in histories):
+            got = sorted({len(history) for history in histories})
+            raise StateMismatch("carried history", "length", expected=f"{size} bytes", got=got)
+        numbers = np.frombuffer(b"".join(histories), "<f8").astype(np.float64)
+        begun = self.rule.history.resumed(numbers.reshape(-1, CARRIED_PER_ARM, self.rule.kept))
+        shown = np.maximum(begun[:, 0, -self.rule.arms :], 0.0)
+        events = np.array([of.sum() for of in np.rint(shown)])  # whole numbers: exact in any order
+        often = shown * (lengths / np.where(events > 0, events, 1.0))[:, None]
+        table = self.rule.chosen(begun, often, self.noise)
+        return {"remembered": begun.reshape(len(begun), -1), "table": table}
+
+    def fold(self, public: Columns, released: Ints, lengths: Ints) -> Columns:
+        """Learn from blocks with these releases; choose the tables of the next ones."""
+        before, tables, rule = self.histories(public), public["table"], self.rule
+        now, chosen = np.empty_like(before), np.empty_like(tables)
+        first, second = gains_and_counts(released, pairs=self.pairs)
+        for table in np.unique(tables).tolist():
+            some = np.flatnonzero(tables == table)
+            state, many = before[some], rule.size(table)
+            gains, shown = first[some, :many], second[some]
+            if self.pairs:
+                counts = shown[:, :many]
+                shown = rule.divided(state, table, counts, lengths[some])
+            else:
+                counts = rule.counted(table, shown)
+            now[some] = rule.learned(state, table, gains, counts, shown, self.noise)
+            chosen[some] = rule.chosen(now[some], shown, self.noise)
+        return {"remembered": now.reshape(len(now), -1), "table": chosen}
+
+    def in_force(self, public: Columns, lengths: Ints, allowed: Bools | None = None) -> Policy:
+        """The policies that follow; rows of which nothing is known have the same one.
+
+        They are over all arms: a list names actions, and none of their cells.
+        """
+        if allowed is not None:
+            expected = "policies over all actions of each cell"
+            raise StateMismatch("list", "with contexts", expected=expected, got="fewer arms")
+        state, tables = self.histories(public), public["table"]
+        if len(state) > 1 and not state.any() and (lengths == lengths[0]).all():
+            return np.repeat(self.rule.policy(state[:1], tables[:1], lengths[:1]), len(state), 0)
+        return self.rule.policy(state, tables, lengths)
+
+    def likely_best(self, public: Columns) -> Floats | None:
+        """Arms of different cells are not compared."""
+        return None
+
+    def wrong(self, public: Columns, released: Ints, length: int) -> str:
+        """Two numbers for each arm, of which those beyond the row's table are 0.
+
+        Exact counts are of no more shows than there are slots.
+        """
+        if released.shape != (2 * self.rule.arms,):
+            return "sums and counts of another number of actions"
+        (table,), (first, second) = public["table"], np.split(released, 2)
+        if first[self.rule.size(table) :].any():
+            return f"more numbers than those of its table, {self.rule.tables[table]}"
+        if self.pairs:
+            filled = second[self.rule.size(table) :].any()
+            return "losses beyond the numbers of its table" if filled else ""
+        if second.astype(np.float64).sum() > length:
+            return "actions were shown more often than it has slots"
+        return "an action has a count below 0" if (second < 0).any() else ""
+
+    def known(self, public: Columns) -> Iterator[Known]:
+        """What of the history a key carries over: that of the likeliest hypothesis."""
+        carried = self.rule.history.carried(self.histories(public)).astype("<f8")
+        return (Known(0, history.tobytes()) for history in carried)
+
+    def moved(self, known: Known, moves: Ints, before: PublicEvidence) -> Known | None:
+        """An arm that stays keeps its numbers, and so do the entries of tables that it enters."""
+        stays = moves != STAYS_AWAY
+        if not stays.any() or not isinstance(before, ReleasedTables):
+            return None
+        was, now = before.rule, self.rule
+        history = np.frombuffer(known.history or b"", "<f8").reshape(CARRIED_PER_ARM, -1)
+        renumbered = np.zeros((CARRIED_PER_ARM, now.kept))
+        for table, fields in enumerate(was.tables):
+            if fields in now.tables:
+                to = now.tables.index(fields)
+                here = now.places[to, moves[stays]] + now.entries(to).start
+                renumbered[:, here] = history[
+                    :, was.places[table, stays] + was.entries(table).start
+                ]
+        renumbered[:, now.stops[-1] + moves[stays]] = history[:, was.stops[-1] :][:, stays]
+        return Known(0, renumbered.astype("<f8").tobytes())
+
+    def histories(self, public: Columns) -> Floats:
+        """The whole histories, R × their rule's shape."""
+        kept: Floats = public["remembered"]
+        return kept.reshape(len(kept), *self.rule.history.shape(self.rule.kept))
+
+    def apart(self, policy: Floats, table: int) -> Floats:
+        """How far apart a policy is in the cells of each table's entries; of arms.
+
+        Infinitely far where a block that releases this table does not say what they earned. One
+        that releases all cells says what each cell earned, and is not asked for anything coarser.
+        """
+        rule, fields = self.rule, {*self.rule.tables[table]}
+        whole, cells = rule.size(table) == rule.arms, policy.reshape(-1, rule.actions)
+        return np.array(
+            [
+                0.0
+                if rule.size(number) == rule.arms and whole
+                else np.inf
+                if whole or not fields.issuperset(of)
+                else apart(cells, self._entries(number))
+                for number, of in enumerate(rule.tables)
+            ]
+        )
+
+    def block_tables(self, released: Ints, tables: Ints, apart: Floats) -> BlockTables:
+        """What consecutive blocks released that had these tables, blocks × numbers.
+
+        Numbers of a coarser table are divided among its cells: gains as shows were, and shows that
+        are not known evenly. `apart` is that of the policies in these blocks, blocks × tables.
+        """
+        rule = self.rule
+        gains, shown = gains_and_counts(released, pairs=self.pairs)
+        for table in np.unique(tables).tolist():
+            some, place = np.flatnonzero(tables == table), rule.places[table]
+            of_gains, of_shown = gains[some][:, place], shown[some]
+            if self.pairs:
+                of_shown = of_shown[:, place] / np.bincount(place)[place]
+                of_gains = of_gains / np.bincount(place)[place]
+            else:
+                whole = rule.counted(table, of_shown)[:, place]
+                of_gains = of_gains * of_shown / np.maximum(whole, 1.0)
+            gains[some], shown[some] = of_gains, of_shown
+        gains, shown = (of.reshape(len(of), -1, rule.actions) for of in (gains, shown))
+        entries = [self._entries(table) for table in range(len(rule.tables))]
+        sizes = np.array([rule.size(table) for table in range(len(rule.tables))])
+        coarse = sizes < rule.arms
+        off = np.maximum(apart, np.where(coarse, np.concatenate([apart[:1], apart[:-1]]), 0.0))
+        for block, number in np.argwhere(np.isfinite(off) & coarse).tolist():
+            if not self.pairs and not look_alike(shown[block], entries[number]):
+                off[block, number] = np.inf
+        return BlockTables(gains, shown, self.noise, Coarse(entries, tables, off))
+
+    def _entries(self, table: int) -> Ints:
+        """The entry of a table that each cell is in."""
+        return np.asarray(self.rule.places[table, :: self.rule.actions] // self.rule.actions)
+
+    def cells_shown(self, public: Columns) -> Floats:
+        """How often each cell occurred in the present regime, R × cells; roughly with pairs."""
+        regimes = Regimes.of(self.histories(public))
+        shown = regimes.mixed(regimes.shares())[:, 1, self.rule.stops[-1] :]
+        of_cells = shown.reshape(len(shown), -1, self.rule.actions).sum(axis=2)
+        cells: Floats = np.maximum(of_cells, 0.0)
+        return cells
