@@ -32,6 +32,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import process_time
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +42,7 @@ from streamdp.client.answers import Answer, Held, Why
 from streamdp.client.choosing import hashed_prefix
 from streamdp.core.events import SUMS
 from streamdp.core.evidence.contexts import Contexts
+from streamdp.core.evidence.policies import ReleasedSums
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
@@ -170,19 +172,20 @@ def losses(
 
 
 def learned(
-    learner: PolicyLearner, state: Floats, gains: Floats, shown: Floats, rng: np.random.Generator
-) -> Floats:
+    learner: PolicyLearner, state: Any, gains: Floats, shown: Floats, rng: np.random.Generator
+) -> Any:
     """The history after a block with these sums, which are released with rounded noise."""
     whole = np.rint(gains.reshape(1, -1) * UNIT), shown.reshape(1, -1)
-    exact = totals(learner, *(of.astype(np.int64) for of in whole))
-    released = np.concatenate(
-        [
-            numbers + np.rint(rng.laplace(0, float(scale or 0), numbers.shape))
-            for numbers, scale in zip(exact.values(), learner.scales, strict=True)
-        ],
-        axis=1,
-    ).astype(np.int64)
-    return learner.evidence.learned(state, released)
+    arms = totals(learner, *(of.astype(np.int64) for of in whole))
+    released, noisy = learner.exact(arms, state)
+    many, of_table = len(learner.actions), int(noisy[0])
+    for at, scale in enumerate(learner.scales):
+        noise = np.rint(rng.laplace(0, float(scale or 0), of_table)).astype(np.int64)
+        released[0, at * many : at * many + of_table] += noise
+    evidence = learner.evidence
+    if isinstance(evidence, ReleasedSums):
+        return evidence.learned(state, released)
+    return state | evidence.fold(state, released, np.array([int(shown.sum())]))
 
 
 @dataclass(frozen=True)
