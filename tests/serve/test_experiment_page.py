@@ -101,7 +101,9 @@ def test_does_the_page_say_what_is_paused_and_since_which_list(prices: Browser) 
     assert "No reader shows it, by list 3 of 2 Jan" in prices.text("#paused")
     assert prices.text("#shares").splitlines()[0].split() == ["coats", "paused"]
     assert "coats\npaused" in prices.text("#rows tr td:nth-child(2)").replace(" ", "\n")
-    assert "readers give the share of coats, paused now, to the others" in prices.text(".detail")
+    assert "from before the pause of coats: readers give that share to the others" in prices.text(
+        ".detail"
+    )
     last = prices.text(".arms tbody").splitlines()[-1]
     assert last.split()[:4] == ["coats", "paused", "0.0", "%"]
 

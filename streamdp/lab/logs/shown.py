@@ -14,9 +14,9 @@ are mapped. So nothing may look at whole columns: `chunks` are pieces that fit i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import groupby
 from typing import Any
 
@@ -204,9 +204,10 @@ class ShownLog:
             counts += np.bincount(cell, minlength=self.cells)
         return counts
 
-    def tags(self, bench: Bench, rows: Ints) -> NDArray[np.uint8]:
-        """What addresses the bits of some learners."""
-        return bench.tags([self.learners[row] for row in rows.tolist()], self.born[rows])
+    def tags(self, bench: Bench, rows: Ints) -> Callable[[], NDArray[np.uint8]]:
+        """Makes what addresses the bits of some learners."""
+        keys = [self.learners[row] for row in rows.tolist()]
+        return partial(bench.tags, keys, self.born[rows])
 
     def batches(self) -> Iterator[tuple[int, Batch]]:
         """The slots as batches for the engine: runs of one partition, in order."""

@@ -36,9 +36,8 @@ from streamdp.lab.logs.shown import SlotCells, over_cells
 from streamdp.lab.logs.stages import Watch, unwatched
 from streamdp.lab.offpolicy.cells import FeedbackCell, ends_of
 from streamdp.lab.offpolicy.estimators import over_seeds
-from streamdp.lab.offpolicy.shares import Share, play_shares
+from streamdp.lab.offpolicy.shares import Share, Tags, play_shares
 from streamdp.lab.play import (
-    KeyBits,
     KeyPart,
     charge_of,
     coins_of,
@@ -129,7 +128,11 @@ def play_losses(
     slots = KeySlots.of(log, keys, bench, watch, within)
     tell, answers = watch("playing slots, learners", len(cells)), list[Answer]()
     groups, work = [[cell] for cell in cells], partial(_played, slots=slots, bench=bench)
-    found = play_shares(groups, keys.counts, bench, keys.rows.tags, work, workers)
+
+    def tags(of: Ints) -> Tags:
+        return partial(np.asarray, keys.rows.tags(of))
+
+    found = play_shares(groups, keys.counts, bench, tags, work, workers)
     for cell, shares in zip(cells, found, strict=True):
         tell(len(answers))
         answers.append(_answer(cell, shares, keys, bench))
@@ -213,9 +216,8 @@ def _played(share: Share, *, slots: KeySlots, bench: Bench) -> PlayedKeys:
     regret = np.zeros((blocks, seeds))
     first = np.zeros((blocks, len(learner.actions)))
     released: list[Ints] = []
-    for part in share.parts():
-        bits, fill = KeyBits(share.tags, bench, part), OwnDraws.of(share, slots, part)
-        lost = np.zeros((len(part.keys), K))
+    for part, bits in share.parts(bench):
+        fill, lost = OwnDraws.of(share, slots, part), np.zeros((len(part.keys), K))
         for step in play(learner, len(bits), fill, bits):
             if step.block == blocks:
                 break

@@ -38,7 +38,6 @@ from streamdp.lab.offpolicy.likelihood import WeightedRecords
 from streamdp.lab.offpolicy.shares import Share, play_shares
 from streamdp.lab.play import (
     NOBODY,
-    KeyBits,
     charge_of,
     coins_of,
     drawn,
@@ -113,9 +112,8 @@ def _met(
     fill = Agreeing(share.learner, actions, records, coins, ends, share.begin, bench)
     first: list[list[Floats]] = [[] for _ in bench.seeds]
     released: list[Ints] = []
-    for part in share.parts():
-        bits, fill.seeds = KeyBits(share.tags, bench, part), part.seeds
-        fill.at = np.tile(ends - share.counts, len(part.seeds))
+    for part, bits in share.parts(bench):
+        fill.seeds, fill.at = part.seeds, np.tile(ends - share.counts, len(part.seeds))
         for step in play(share.learner, len(bits), fill, bits):
             for place in np.flatnonzero(step.rows % many == 0).tolist():
                 policy = step.in_force[place : place + 1] / PARTS

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +20,14 @@ from streamdp.core.arrays import Ints
 from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.lab.common.bench import Bench
 from streamdp.lab.offpolicy.cells import FeedbackCell
-from streamdp.lab.play import KeyPart, key_shares
+from streamdp.lab.play import KeyBits, KeyPart, key_shares
 from streamdp.lab.workers import Workers
 
 T = TypeVar("T")
+Tags: TypeAlias = Callable[[], NDArray[np.uint8]]
+"""Makes what addresses the bits of keys, keys × seeds × 16: by who needs it, as it takes long."""
 
-_A_NUMBER = 16  # words of bits for each number of a release: a draw takes 4, and the rest is room
+_A_NUMBER = 16  # words of bits for each number of a release: a draw takes 4, the rest is room
 _SEEDS = 20  # for which there is room: blocks of keys take as much memory where seeds are fewer
 
 
@@ -36,7 +38,7 @@ class Share:
     cells: Sequence[FeedbackCell]
     counts: Ints  # the slots of each key, the longest first
     begin: int  # of the first one's, among all slots key by key
-    tags: NDArray[np.uint8]  # keys × seeds × 16
+    tags: Tags  # of the keys
 
     def __repr__(self) -> str:
         """Show what is played and on how much, never a key."""
@@ -52,10 +54,11 @@ class Share:
         """Where the slots of the last key end, among all slots key by key."""
         return self.begin + int(self.counts.sum())
 
-    def parts(self) -> Iterator[KeyPart]:
-        """The keys, by seeds that are played together."""
-        every = np.arange(len(self.counts))
-        return KeyPart.of_seeds(every, self.tags.shape[1], words=_words(self.learner))
+    def parts(self, bench: Bench) -> Iterator[tuple[KeyPart, KeyBits]]:
+        """The keys and their bits, by seeds that are played together."""
+        every, tags = np.arange(len(self.counts)), self.tags()
+        for part in KeyPart.of_seeds(every, len(bench.seeds), words=_words(self.learner)):
+            yield part, KeyBits(tags, bench, part)
 
 
 def _words(learner: PolicyLearner) -> int:
@@ -66,7 +69,7 @@ def play_shares(
     groups: Iterable[Sequence[FeedbackCell]],
     counts: Ints,
     bench: Bench,
-    tags: Callable[[Ints], NDArray[np.uint8]],
+    tags: Callable[[Ints], Tags],
     work: Callable[[Share], T],
     workers: Workers,
 ) -> Iterator[Iterator[T]]:

@@ -41,7 +41,6 @@ from streamdp.lab.offpolicy.cells import FeedbackCell, ends_of
 from streamdp.lab.offpolicy.estimators import Moments, Sums, of_records, value_of
 from streamdp.lab.offpolicy.shares import Share, play_shares
 from streamdp.lab.play import (
-    KeyBits,
     KeyPart,
     charge_of,
     likely_best,
@@ -235,8 +234,7 @@ def _weighed(
     weighted = blocks.moments.weighted.reshape(blocks.gains.shape)
     by_seed: list[list[Floats]] = [[] for _ in share.cells]
     released: list[list[Ints]] = [[] for _ in share.cells]
-    for part in share.parts():
-        bits = KeyBits(share.tags, bench, part)
+    for part, bits in share.parts(bench):
         fills = [LogBlocks.of(cell.learner, blocks, share.counts, part) for cell in share.cells]
         playing = (play(fill.learner, len(bits), fill, bits) for fill in fills)
         for at, step in side_by_side(playing):
