@@ -126,9 +126,8 @@ class ShownLog:
         """The offset of each learner's first record."""
         born = np.full(len(self.learners), -1, dtype=np.int64)
         for chunk in self.chunks():
-            rows, first = np.unique(chunk.row, return_index=True)
-            new = born[rows] < 0
-            born[rows[new]] = chunk.offsets[first[new]]
+            new = np.flatnonzero(born[chunk.row] < 0)[::-1]  # the first one is written last
+            born[chunk.row[new]] = chunk.offsets[new]
         return born
 
     @cached_property
