@@ -254,7 +254,8 @@ def test_no_reader_shows_what_is_paused_whoever_is_killed_beside_traffic(
 ) -> None:
     """HTTP, the Python cache and a Node program; the owner is killed, and commands are."""
     app, port = fresh_app(), free_port()
-    path, technology = loop_on(broker, tmp_path, app, port, http="")
+    short = 'schedule = "capped 32"'  # what is resumed is in a key's next policy
+    path, technology = loop_on(broker, tmp_path, app, port, http="", learner=short)
     config = "--config", str(path)
     source = Source(StreamTopics(app, "clicks", f"{app}.events"), "grid", Names(("grid", "list")))
 

@@ -80,7 +80,7 @@ class Visitors:
 
 
 def loop_on(
-    broker: Broker | Borrowed, folder: Path, app: str, port: int, *, http: str
+    broker: Broker | Borrowed, folder: Path, app: str, port: int, *, http: str, learner: str = ""
 ) -> tuple[Path, KafkaTechnology]:
     """The topics of a shop on a broker, and the configuration of its `serve`."""
     path = folder / "streamdp.toml"
@@ -89,7 +89,7 @@ def loop_on(
         transport=f'kind = "kafka"\nbootstrap = "{broker.bootstrap}"\nsingle_broker = true',
         of_stream='fallback_action = "grid"',
         feedback='content = "loss"',
-        tables=f'[http]\nlisten = "127.0.0.1:{port}"\nrank_and_reward = true\n{http}',
+        tables=f'{learner}\n[http]\nlisten = "127.0.0.1:{port}"\nrank_and_reward = true\n{http}',
     )
     path.write_text(text)
     table = {"bootstrap": broker.bootstrap, "single_broker": True}
