@@ -198,8 +198,6 @@ class Factors:
             found = []
             for of, some in _grouped(shape, tables, factors):
                 having = [at for at, table in enumerate(tables) if {*of} <= {*table}]
-                if not having:
-                    continue
                 place = np.concatenate(numbers(of, [tables[at] for at in having]))
                 entries: Ints | slice = slice(
                     stops[having[0]] - sizes[having[0]], stops[having[-1]]
