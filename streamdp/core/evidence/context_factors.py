@@ -96,17 +96,26 @@ class _Factor(NamedTuple):
 class _Group(NamedTuple):
     """Factors that are fitted to the same sums: those over all fields that none of them has."""
 
-    entries: Ints | slice  # those that are summed
+    entries: tuple[slice, ...]  # those that are summed
     place: Ints | None  # of each of these: which sum; None: its own
     sums: int
     factors: tuple[_Factor, ...]
 
 
-class _Coarse(NamedTuple):
-    """A table with several cells in an entry."""
+class _Cells(NamedTuple):
+    """Effects that are added up in combinations of fields, and these sums in arms."""
 
-    entries: slice
-    place: Ints  # of each arm: which of these entries
+    effects: Ints | slice  # factor after factor
+    of_sum: Ints | None  # of each of these: which sum; None: its own
+    sums: int
+    place: Ints | None  # of each arm: which sum; None: its own
+
+
+class _Coarse(NamedTuple):
+    """The tables with several cells in an entry, which come first."""
+
+    place: Ints  # of each arm, table after table: which entry
+    entries: int
 
 
 def _grouped(
@@ -145,8 +154,8 @@ class Factors:
     """
 
     groups: tuple[_Group, ...]  # in entries
-    cells: tuple[_Group, ...]  # in all arms
-    coarse: tuple[_Coarse, ...]
+    cells: tuple[_Cells, ...]
+    coarse: _Coarse
     arms: int  # of all rows
     of_variance: Ints  # of each effect: its row and factor, of which each row has a variance
     size: Floats  # of each row and factor: how many effects
@@ -199,12 +208,12 @@ class Factors:
             for of, some in _grouped(shape, tables, factors):
                 having = [at for at, table in enumerate(tables) if {*of} <= {*table}]
                 place = np.concatenate(numbers(of, [tables[at] for at in having]))
-                entries: Ints | slice = slice(
-                    stops[having[0]] - sizes[having[0]], stops[having[-1]]
+                begin = [at for at in having if at - 1 not in having]
+                end = [at for at in having if at + 1 not in having]
+                entries = tuple(
+                    slice(stops[first] - sizes[first], stops[last])
+                    for first, last in zip(begin, end, strict=True)
                 )
-                if len(having) <= having[-1] - having[0]:
-                    each = [np.arange(stops[at] - sizes[at], stops[at]) for at in having]
-                    entries = np.concatenate(each)
                 own = [tables[at] for at in having] == [of]
                 fitted = [
                     _Factor(
@@ -221,7 +230,7 @@ class Factors:
         sizes = [rows * actions * prod(shape[field] for field in table) for table in tables]
         stops = np.cumsum(sizes, dtype=np.int64).tolist()
         coarse = [
-            _Coarse(slice(stop - size, stop), numbers(table, [every])[0])
+            stop - size + numbers(table, [every])[0]
             for table, size, stop in zip(tables, sizes, stops, strict=True)
             if len(table) < len(shape)
         ]
@@ -234,8 +243,8 @@ class Factors:
         work = max(1, sum(sizes) // rows) * len(factors)
         return Factors(
             groups(tables),
-            groups([every]),
-            tuple(coarse),
+            tuple(map(_cells, groups([every]))),
+            _Coarse(np.array(coarse, dtype=np.int64).reshape(-1), [0, *stops][len(coarse)]),
             rows * actions * prod(shape),
             of_variance,
             np.bincount(of_variance).astype(np.float64),
@@ -259,48 +268,48 @@ class Factors:
         of coarse tables, up to a factor. With `open_`, a number for each row and factor, the
         variance of a factor's effects counts so many times in that of arms.
         """
-        of_sums = [_summed(weights[of.entries], of.place, of.sums) for of in self.groups]
-        effects, known = np.zeros((2, len(self.of_variance)))
+        of_entries = [_joined(weights, of.entries) for of in self.groups]
+        of_sums = [
+            _summed(weight, of.place, of.sums)
+            for weight, of in zip(of_entries, self.groups, strict=True)
+        ]
+        effects, known, spread = np.zeros((3, len(self.of_variance)))
         for weight, group in zip(of_sums, self.groups, strict=True):
             for of, effect, _ in group.factors:
                 known[of] = _summed(weight, effect, of.stop - of.start)
+        fits = [
+            [_Fit.of(factor, effects, known, spread) for factor in group.factors]
+            for group in self.groups
+        ]
         most = np.repeat(unit, len(self.first) // len(unit))
         variances = self.first * most
         least = variances * _LEAST
-        spread, rest = self._spread(known, variances), scores.copy()  # what is not explained yet
-        within = [self._within(of, shares) for of in self.coarse]
+        self._spread(known, variances, spread)
+        rest = scores.copy()  # what is not explained yet
+        within, coarse = self._within(shares), slice(self.coarse.entries)
         for turn in range((_PREDICTING if predicting else self.rounds) + 1):
             if turn:
                 squares = np.bincount(self.of_variance, effects * effects + spread) / self.size
                 variances = np.maximum(np.minimum(squares * squares / variances, most), least)
-                spread = self._spread(known, variances)
-                if within:
-                    mean = self._of_arms(effects)
-                    for (some, place), share in zip(self.coarse, within, strict=True):
-                        told = np.bincount(place, mean * share, some.stop - some.start)
-                        rest[some] = scores[some] - weights[some] * told
-            for weight, group in zip(of_sums, self.groups, strict=True):
-                left = _summed(rest[group.entries], group.place, group.sums)
-                moved = None if group.place is None else np.zeros(group.sums)
-                for of, effect, fewer in group.factors:
-                    before = effects[of]
-                    after = known[of] * before
-                    after += _summed(left, effect, len(before))
-                    after *= spread[of]
-                    for common in fewer:
-                        after -= _mean(after, known[of], common)
-                    step = _placed(after - before, effect)
-                    effects[of] = after
-                    if moved is not None:
-                        moved += step
-                    step *= weight
-                    left -= step
-                if moved is None:  # then what is left is the rest
-                    rest[group.entries] = left
-                else:
-                    step = _placed(moved, group.place)
-                    step *= weights[group.entries]
-                    rest[group.entries] -= step
+                self._spread(known, variances, spread)
+                if len(within):
+                    of_arms = (within * self._of_arms(effects)).reshape(-1)
+                    told = np.bincount(self.coarse.place, of_arms, self.coarse.entries)
+                    rest[coarse] = scores[coarse] - weights[coarse] * told
+            for group, weight, of_sum, some in zip(
+                self.groups, of_entries, of_sums, fits, strict=True
+            ):
+                left = _joined(rest, group.entries)
+                if group.place is None:  # then what is left is the rest
+                    _fitted(some, left, of_sum)
+                    continue
+                moved = _fitted(some, _summed(left, group.place, group.sums), of_sum)
+                step = _placed(moved, group.place)
+                step *= weight
+                at = 0
+                for of in group.entries:
+                    rest[of] -= step[at : at + of.stop - of.start]
+                    at += of.stop - of.start
         counted = spread if open_ is None else spread * open_[self.of_variance]
         mean_known = np.bincount(self.of_variance, known) / self.size
         larger = np.sqrt(self.first * np.sqrt(self.first)) * most
@@ -311,32 +320,74 @@ class Factors:
     def _of_arms(self, numbers: Floats) -> Floats:
         """The sum of all factors' numbers in each arm."""
         total = np.zeros(self.arms)
-        for entries, place, sums, factors in self.cells:
-            of_sum = np.zeros(sums)
-            for of, effect, _ in factors:
-                of_sum += _placed(numbers[of], effect)
-            total[entries] += _placed(of_sum, place)
+        for effects, of_sum, sums, place in self.cells:
+            total += _placed(_summed(numbers[effects], of_sum, sums), place)
         return total
 
-    @staticmethod
-    def _within(of: _Coarse, shares: Floats) -> Floats:
-        """The share of each arm in its entry of a table."""
-        whole = np.bincount(of.place, shares, of.entries.stop - of.entries.start)
-        return np.asarray(shares / np.where(whole > 0, whole, 1.0)[of.place])
+    def _within(self, shares: Floats) -> Floats:
+        """The share of each arm in its entry of each coarse table: tables × arms."""
+        every = np.tile(shares, len(self.coarse.place) // len(shares))
+        whole = np.bincount(self.coarse.place, every, self.coarse.entries)
+        every /= np.where(whole > 0, whole, 1.0).take(self.coarse.place, mode="clip")
+        return every.reshape(-1, len(shares))
 
-    def _spread(self, known: Floats, variances: Floats) -> Floats:
+    def _spread(self, known: Floats, variances: Floats, spread: Floats | None = None) -> Floats:
         """The variance of each effect, given what is known of it and the factors' variances."""
-        spread: Floats = 1.0 / (known + _placed(1.0 / variances, self.of_variance))
-        return spread
+        spread = np.add(known, _placed(1.0 / variances, self.of_variance), out=spread)
+        return np.divide(1.0, spread, out=spread)
 
 
-def _mean(effects: Floats, known: Floats, common: _Fewer) -> Floats:
-    """The mean of the effects that are one in a factor of fewer fields, of each of them."""
-    place, many = common
-    whole = np.bincount(place, known, many)
-    whole[whole == 0] = 1.0
-    mean: Floats = np.bincount(place, known * effects, many) / whole
-    return _placed(mean, place)
+class _Fit(NamedTuple):
+    """A factor that is being fitted: what is known of its effects, as views of all effects'."""
+
+    effects: Floats
+    known: Floats
+    spread: Floats
+    effect: Ints | None
+    fewer: tuple[tuple[Ints, Floats], ...]  # also: how much is known of the fewer effects
+
+    @staticmethod
+    def of(factor: _Factor, effects: Floats, known: Floats, spread: Floats) -> _Fit:
+        """Its own ones of all effects."""
+        of, effect, fewer = factor
+        wholes = []
+        for place, many in fewer:
+            whole = _summed(known[of], place, many)
+            whole[whole == 0] = 1.0
+            wholes.append((place, whole))
+        return _Fit(effects[of], known[of], spread[of], effect, tuple(wholes))
+
+
+def _fitted(fits: Sequence[_Fit], left: Floats, weight: Floats) -> Floats:
+    """Fit factors to the sums of what is left, one after the other; how far these sums moved."""
+    moved: Floats | float = 0.0
+    for effects, known, spread, effect, fewer in fits:
+        after = known * effects
+        after += left if effect is None else np.bincount(effect, left, len(effects))
+        after *= spread
+        for place, whole in fewer:  # their mean is 0
+            mean: Floats = np.bincount(place, known * after, len(whole)) / whole
+            after -= mean.take(place, mode="clip")
+        step = after - effects
+        effects[:] = after
+        step = _placed(step, effect)
+        moved += step
+        step *= weight
+        left -= step
+    assert not isinstance(moved, float)
+    return moved
+
+
+def _cells(group: _Group) -> _Cells:
+    """The sums of a group's effects."""
+    every = [
+        np.arange(of.start, of.stop) if effect is None else of.start + effect
+        for of, effect, _ in group.factors
+    ]
+    if len(every) == 1 and group.factors[0].effect is None:
+        return _Cells(group.factors[0].effects, None, group.sums, group.place)
+    of_sum = np.tile(np.arange(group.sums), len(every))
+    return _Cells(np.concatenate(every), of_sum, group.sums, group.place)
 
 
 def effects_of(shape: Fields, factors: Sequence[Fields], rows: int, actions: int) -> list[slice]:
@@ -351,7 +402,9 @@ class _Prospect(NamedTuple):
 
     place: Ints  # of each arm: which entry
     entries: int
-    factors: tuple[tuple[int, Ints], ...]  # each: its number, and the effect of each entry
+    effects: Ints  # of all that it tells of, factor after factor
+    effect: Ints  # factors × entries: which of these
+    of_row: Ints  # of each of these: the number of its factor and row
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -375,17 +428,28 @@ class Prospects:
             level = levels_of(shape, of, table)[:, None]
             return ((row * many + level) * actions + action).reshape(-1)
 
-        prospects = [
-            _Prospect(
+        effects = effects_of(shape, tables, rows, actions)
+
+        def prospect(table: Fields) -> _Prospect:
+            told = [at for at, of in enumerate(tables) if {*of} <= {*table}]
+            sizes = [effects[at].stop - effects[at].start for at in told]
+            begins = np.cumsum([0, *sizes[:-1]])
+            return _Prospect(
                 number(table, every),
                 rows * actions * prod(shape[field] for field in table),
-                tuple((at, number(of, table)) for at, of in enumerate(tables) if {*of} <= {*table}),
+                np.concatenate([np.arange(effects[at].start, effects[at].stop) for at in told]),
+                np.array(
+                    [
+                        begin + number(tables[at], table)
+                        for begin, at in zip(begins, told, strict=True)
+                    ]
+                ),
+                np.repeat(np.arange(len(told) * rows), np.repeat(sizes, rows) // rows),
             )
-            for table in tables
-        ]
+
         return Prospects(
-            tuple(prospects),
-            tuple(effects_of(shape, tables, rows, actions)),
+            tuple(map(prospect, tables)),
+            tuple(effects),
             tuple(number(of, every) for of in tables),
             rows,
         )
@@ -399,32 +463,43 @@ class Prospects:
         `counts` how many of the block's events it would show. A sum of n events has the variance
         `variance`·n + `noise`: a number for each row.
         """
-        mattering = [
-            np.bincount(effect, matters, of.stop - of.start)
-            for of, effect in zip(self.effects, self.effect, strict=True)
-        ]
+        mattering = np.concatenate(
+            [
+                np.bincount(effect, matters, of.stop - of.start)
+                for of, effect in zip(self.effects, self.effect, strict=True)
+            ]
+        )
         gains = np.empty((len(self.tables), self.rows))
-        for number, (place, entries, factors) in enumerate(self.tables):
+        for number, (place, entries, effects, effect, of_row) in enumerate(self.tables):
             shown = np.bincount(place, counts, entries)
             square = shown * shown
             own = np.repeat(variance, entries // self.rows) * shown
             own += np.repeat(noise, entries // self.rows)
             own[shown == 0] = 1.0
-            spreads = [spread[self.effects[at]].take(effect) for at, effect in factors]
+            before = spread.take(effects)
+            others = before.take(effect)
             whole = np.zeros(entries)
-            for of in spreads:
+            for of in others:
                 whole += of
+            np.subtract(whole, others, out=others)
+            others *= square
+            others += own
+            np.divide(square, others, out=others)
+            told = np.bincount(effect.reshape(-1), others.reshape(-1), len(effects))
+            fall = before * before * told / (1.0 + before * told) * mattering.take(effects)
+            of_factors = np.bincount(of_row, fall).reshape(-1, self.rows)
             total = np.zeros(self.rows)
-            for (at, effect), of in zip(factors, spreads, strict=True):
-                many = self.effects[at].stop - self.effects[at].start
-                told = np.bincount(effect, square / (own + square * (whole - of)), many)
-                before = spread[self.effects[at]]
-                fall = before * before * told / (1.0 + before * told) * mattering[at]
-                total = total + np.bincount(
-                    np.repeat(np.arange(self.rows), many // self.rows), fall
-                )
+            for of in of_factors:
+                total += of
             gains[number] = total
         return gains
+
+
+def _joined(numbers: Floats, parts: Sequence[slice]) -> Floats:
+    """Some of the numbers; where they stand side by side, these themselves."""
+    if len(parts) == 1:
+        return numbers[parts[0]]
+    return np.concatenate([numbers[part] for part in parts])
 
 
 def _summed(numbers: Floats, place: Ints | None, sums: int) -> Floats:

@@ -254,7 +254,7 @@ class ContextModel:
     ) -> Floats:
         rows, shown = len(each), np.maximum(shown, 0.0)
         now = level(each[:, :, : self.stops[-1]])
-        of = self._fitted(each, used, predicting=True)
+        of = self._fitted(each, used, now.mean, predicting=True)
         means, variances = (numbers.reshape(-1, self.actions) for numbers in (of.mean, of.variance))
         chances = chances_of_best(means, np.sqrt(variances) * float(self.spread))
         events = ordered_sum(shown.reshape(rows, -1, self.actions).transpose(2, 0, 1))
@@ -300,11 +300,14 @@ class ContextModel:
             regimes.arms[row, number], None if tables is None else tables[row]
         )
         share = shares[row, number][:, None, None]
-        means = np.zeros((len(state), *of_each.shape[1:]))
-        np.add.at(means, row, share * of_each)
+        means, variance = np.zeros((2, len(state), *of_each.shape[1:]))
+        each = [np.flatnonzero(number == of) for of in range(shares.shape[1])]
+        for some in each:  # of each hypothesis: its rows
+            means[row[some]] += share[some] * of_each[some]
         apart = of_each - means[row]
-        variance = np.zeros_like(means)
-        np.add.at(variance, row, share * (variances + apart * apart))
+        parts = share * (variances + apart * apart)
+        for some in each:
+            variance[row[some]] += parts[some]
         return means, np.sqrt(variance)
 
     def _laws(
@@ -319,7 +322,7 @@ class ContextModel:
         variances = np.empty_like(means)
         for some, used in self._alike(each):
             told = None if tables is None else self._telling[tables[some]]
-            of = self._fitted(each[some], used, open_=told, predicting=predicting)
+            of = self._fitted(each[some], used, centre[some], open_=told, predicting=predicting)
             means[some], variances[some] = (
                 numbers.reshape(len(some), -1) for numbers in (of.mean, of.variance)
             )
@@ -331,32 +334,31 @@ class ContextModel:
 
         What is fitted to others must not depend on the rows beside it.
         """
-        told = np.stack(
-            [each[:, 0, self.entries(table)].any(axis=1) for table in range(len(self.tables))],
-            axis=1,
-        )
-        patterns, of = np.unique(told, axis=0, return_inverse=True)
-        found = []
-        for number, pattern in enumerate(patterns):
-            used, rows = tuple(np.flatnonzero(pattern).tolist()), np.flatnonzero(of == number)
-            at_once = max(1, _NUMBERS // self.arms)
-            found += [(rows[at : at + at_once], used) for at in range(0, len(rows), at_once)]
-        return found
+        begins = [0, *self.stops[:-1]]
+        told = np.logical_or.reduceat(each[:, 0, : self.stops[-1]] != 0, begins, axis=1)
+        alike: dict[tuple[int, ...], list[int]] = {}
+        for row, of_row in enumerate(told):
+            alike.setdefault(tuple(np.flatnonzero(of_row).tolist()), []).append(row)
+        at_once = max(1, _NUMBERS // self.arms)
+        return [
+            (np.array(rows[at : at + at_once]), used)
+            for used, rows in alike.items()
+            for at in range(0, len(rows), at_once)
+        ]
 
     def _fitted(
         self,
         each: Floats,
         used: tuple[int, ...],
+        centre: Floats,
         *,
         open_: Floats | None = None,
         predicting: bool = False,
     ) -> Fitted:
-        centre = level(each[:, :, : self.stops[-1]]).mean
         half = np.maximum(0.5 + np.minimum(centre, 0.0), _LEAST_LEVEL) / 2.0
-        entries = [each[:, :, self.entries(table)] for table in used]
-        weights = [np.maximum(of[:, 0], 0.0).reshape(-1) for of in entries]
-        scores = [(of[:, 1] - of[:, 0] * centre[:, None]).reshape(-1) for of in entries]
-        none = [np.zeros(0)]
+        numbers, scores = each[:, :, : self.stops[-1]].swapaxes(0, 1)
+        scores = scores - numbers * centre[:, None]
+        weights = np.maximum(numbers, 0.0)
         factors = Factors.of(
             self.shape,
             self.tables,
@@ -365,9 +367,10 @@ class ContextModel:
             self.actions,
         )
         shares = np.maximum(each[:, 0, self.stops[-1] :], 0.0).reshape(-1)
+        entries = [self.entries(table) for table in used]
         return factors.fitted(
-            np.concatenate(weights or none),
-            np.concatenate(scores or none),
+            np.concatenate([np.zeros(0), *(weights[:, of].reshape(-1) for of in entries)]),
+            np.concatenate([np.zeros(0), *(scores[:, of].reshape(-1) for of in entries)]),
             shares,
             half * half,
             open_=None if open_ is None else open_.reshape(-1),
