@@ -35,7 +35,8 @@ SKEWED: tuple[Callable[[Policy], Policy], ...] = (
 KEYS: tuple[Key, ...] = (None, b"", b"fr", "größe".encode(), b"\xff\x00\x0a\x09")
 REQUESTS = ("r-1", "0f3c", "ü😀", "x" * 256)
 FILE = files("streamdp.client").joinpath("choices.tsv")
-FILTERED_HEAD = (*HEAD[:10], "mask_base64", "parts_base64", *HEAD[10:])
+FILTERED_HEAD = (*HEAD[:10], "mask_base64", "back_base64", "parts_base64", *HEAD[10:])
+FIRST_BACK = 60
 FILTERED = files("streamdp.client").joinpath("filtered.tsv")
 
 
@@ -45,8 +46,11 @@ def drawn() -> str:
 
 
 def filtered() -> str:
-    """The same of draws that exclude actions, with the mask of what is left and its parts."""
-    return _written(FILTERED_HEAD, random.Random(21), 60, filters=True)
+    """The same of draws that exclude actions, with the mask of what is left and its parts.
+
+    In the last 40 some actions are back, of which the policy has no parts.
+    """
+    return _written(FILTERED_HEAD, random.Random(21), 100, filters=True)
 
 
 def _written(head: tuple[str, ...], made: random.Random, draws: int, *, filters: bool) -> str:
@@ -55,13 +59,20 @@ def _written(head: tuple[str, ...], made: random.Random, draws: int, *, filters:
         arms = made.choice((2, 4, 7, 70)) if filters else made.choice((1, 2, 4, 7, 300))
         ends = sorted(made.randint(0, PARTS) for _ in range(arms - 1))
         policy = np.diff([0, *ends, PARTS]).astype("<u4")
-        mask, columns = None, list[str]()
+        mask, back, columns = None, None, list[str]()
         if filters:
             policy = SKEWED[number % len(SKEWED)](policy)
             left = made.sample(range(arms), made.randint(1, arms - 1))
-            mask = np.isin(np.arange(arms), left)
-            parts = np.diff(allowed(np.cumsum(policy, dtype=np.int64).tolist(), mask), prepend=0)
-            columns = [_base64(np.packbits(mask, bitorder="little")), _base64(parts.astype("<u4"))]
+            mask, back = np.isin(np.arange(arms), left), np.zeros(arms, dtype=np.bool_)
+            if number >= FIRST_BACK:
+                back[made.sample(range(arms), made.randint(1, arms - 1))] = True
+                mask |= number % 2 == 0  # only what is back makes it a filter
+                policy[back] = 0
+                policy[back.argmin()] += PARTS - policy.sum()  # another one has what they had
+            ends = np.cumsum(policy, dtype=np.int64).tolist()
+            parts = np.diff(allowed(ends, mask, back), prepend=0).astype("<u4")
+            masks = (_base64(np.packbits(of, bitorder="little")) for of in (mask, back))
+            columns = [*masks, _base64(parts)]
         key = KEYS[number % len(KEYS)]
         release = Identity(
             made.choice(STREAMS),
@@ -73,7 +84,7 @@ def _written(head: tuple[str, ...], made: random.Random, draws: int, *, filters:
             "sums" if number % 3 else "opening",
         )
         salt, request = made.choice(SALTS), made.choice(REQUESTS)
-        arm, probability = chosen_arm(policy, release, request, salt=salt, mask=mask)
+        arm, probability = chosen_arm(policy, release, request, salt=salt, mask=mask, back=back)
         stream, partition, _, epoch, born, block, kind = release
         written = "-" if key is None else b64encode(key).decode()
         lines.append((

@@ -25,33 +25,37 @@ public class Draw {
         return Arrays.copyOf(MessageDigest.getInstance("SHA-256").digest(bits), 8);
     }
 
-    static int[] allowed(int[] parts, BitSet mask) { // at least one is allowed
+    static int[] allowed(int[] parts, BitSet mask, BitSet back) { // at least one is allowed; back: of the mask
         long sum = mask.stream().mapToLong(arm -> parts[arm]).sum(), all = sum == 0 ? mask.cardinality() : sum;
-        int[] left = new int[parts.length];
-        long added = 0, end = 0;
+        long came = sum == 0 ? 0 : back.cardinality(), others = Math.max(mask.cardinality() - came, came);
+        long left = (1L << 24) * others / (others + came), rest = (1L << 24) - left;
+        int[] shares = new int[parts.length];
+        long added = 0, seen = 0, end = 0;
         for (int arm = 0; arm < parts.length; arm++) {
             long start = end;
             if (mask.get(arm)) added += sum == 0 ? 1 : parts[arm];
-            end = added * (1 << 24) / all;
-            left[arm] = (int) (end - start);
+            if (back.get(arm)) seen++;
+            end = added * left / all + (came == 0 ? 0 : seen * rest / came);
+            shares[arm] = (int) (end - start);
         }
-        return left;
+        return shares;
     }
 
     // field: salt, stream, partition, key in base64 (null: the null key), epoch, born, block, kind, request.
-    // parts: those of the line's policy, with contexts those of the request's cell; mask: of what is allowed.
-    static Drawn draw(String[] field, int[] parts, BitSet mask) throws Exception {
+    // parts: those of the line's policy, with contexts those of the request's cell; mask: of what is allowed;
+    // back: of that what the line's list paused, and a newer one does not.
+    static Drawn draw(String[] field, int[] parts, BitSet mask, BitSet back) throws Exception {
         var hash = MessageDigest.getInstance("SHA-256");
         for (int at = 0; at < 9; at++) {
             if (at == 3 && field[3] == null) hash.update(number(-1));
             else if (at == 3) coded(hash, Base64.getDecoder().decode(field[3]));
             else coded(hash, field[at].getBytes(StandardCharsets.UTF_8));
         }
-        boolean filtered = mask.cardinality() < parts.length;
+        boolean filtered = mask.cardinality() < parts.length || !back.isEmpty();
         if (filtered) coded(hash, digest(mask, parts.length));
         byte[] digest = hash.digest();
         int part = (digest[0] & 255) | (digest[1] & 255) << 8 | (digest[2] & 255) << 16;
-        int[] shares = filtered ? allowed(parts, mask) : parts;
+        int[] shares = filtered ? allowed(parts, mask, back) : parts;
         int arm = 0;
         for (int end = shares[0]; part >= end; end += shares[arm]) arm++;
         return new Drawn(arm, shares[arm] / 16777216.0);
@@ -76,12 +80,14 @@ public class Draw {
             String[] field = line.split("\t");
             if (field[3].equals("-")) field[3] = null;
             int[] parts = numbers(field[9]);
-            var mask = first(parts.length);
-            if (columns == 14) {
+            BitSet mask = first(parts.length), back = new BitSet();
+            if (columns == 15) {
                 mask = BitSet.valueOf(Base64.getDecoder().decode(field[10]));
-                if (!Arrays.equals(allowed(parts, mask), numbers(field[11]))) throw new AssertionError(line);
+                back = BitSet.valueOf(Base64.getDecoder().decode(field[11]));
+                back.and(mask);
+                if (!Arrays.equals(allowed(parts, mask, back), numbers(field[12]))) throw new AssertionError(line);
             }
-            Drawn drawn = draw(field, parts, mask);
+            Drawn drawn = draw(field, parts, mask, back);
             if (drawn.arm() != Integer.parseInt(field[columns - 2])
                 || drawn.probability() != Double.parseDouble(field[columns - 1])) throw new AssertionError(line);
         }
@@ -91,9 +97,9 @@ public class Draw {
     public static void main(String[] arguments) throws Exception {
         String[] actions = {"autumn", "boots"}; // the line's actions
         String[] release = {"pepper", "banners", "0", "ZnI=", "1", "0", "3", "sums", "r-8123"};
-        Drawn chosen = draw(release, numbers("AADAAAAAQAA="), first(2));
+        Drawn chosen = draw(release, numbers("AADAAAAAQAA="), first(2), new BitSet());
         if (!actions[chosen.arm()].equals("autumn") || chosen.probability() != 0.75)
             throw new AssertionError(chosen);
-        System.out.println(check("choices.tsv", 12) + check("filtered.tsv", 14) + " draws agree");
+        System.out.println(check("choices.tsv", 12) + check("filtered.tsv", 15) + " draws agree");
     }
 }

@@ -8,15 +8,19 @@ const coded = (part) => {
 };
 const hashed = (bytes) => createHash("sha256").update(bytes).digest();
 
-function allowed(parts, mask) { // at least one is allowed
-  const left = parts.map((part, arm) => (mask[arm] ? part : 0));
-  const weights = left.some((part) => part > 0) ? left : mask.map(Number);
-  const sum = weights.reduce((one, other) => one + other);
-  let added = 0, end = 0;
-  return weights.map((weight) => {
+const total = (numbers) => numbers.reduce((one, other) => one + other, 0);
+
+function allowed(parts, mask, back) { // at least one is allowed
+  const old = parts.map((part, arm) => (mask[arm] ? part : 0)), some = total(old) > 0;
+  const weights = some ? old : mask.map(Number), fresh = mask.map((is, arm) => Number(some && is && back[arm]));
+  const [sum, came] = [total(weights), total(fresh)], others = Math.max(total(mask.map(Number)) - came, came);
+  const left = Math.floor((2 ** 24 * others) / (others + came));
+  let added = 0, seen = 0, end = 0;
+  return weights.map((weight, arm) => {
     const start = end;
     added += weight;
-    end = Math.floor((added * 2 ** 24) / sum);
+    seen += fresh[arm];
+    end = Math.floor((added * left) / sum) + (came ? Math.floor((seen * (2 ** 24 - left)) / came) : 0);
     return end - start;
   });
 }
@@ -27,14 +31,14 @@ function digest(mask) {
   return hashed(bits).subarray(0, 8);
 }
 
-function draw({ salt, stream, partition, key, epoch, born, block, kind, request, parts, mask }) {
+function draw({ salt, stream, partition, key, epoch, born, block, kind, request, parts, mask, back }) {
   const head = [salt, stream, partition].map(coded);
   const tail = [epoch, born, block, kind, request].map(coded);
-  const filtered = mask.includes(false);
+  const filtered = mask.includes(false) || back.includes(true);
   if (filtered) tail.push(coded(digest(mask)));
   const text = Buffer.concat([...head, key === null ? number(2 ** 32 - 1) : coded(key), ...tail]);
   const part = hashed(text).readUIntLE(0, 3);
-  const shares = filtered ? allowed(parts, mask) : parts;
+  const shares = filtered ? allowed(parts, mask, back) : parts;
   for (let arm = 0, end = 0; ; arm++) {
     if (part < (end += shares[arm])) return { arm, probability: shares[arm] / 2 ** 24 };
   }
@@ -43,13 +47,16 @@ function draw({ salt, stream, partition, key, epoch, born, block, kind, request,
 const base64 = (text) => Buffer.from(text, "base64");
 const numbers = (bytes) => Array.from({ length: bytes.length / 4 }, (_, at) => bytes.readUInt32LE(4 * at));
 
-function choose(line, request, { salt, cell = 0, exclude = [] }) { // a line of the actions topic, parsed
+// line: of the actions topic, parsed; exclude: by the request or the newest list, which has this ordinal
+function choose(line, request, { salt, cell = 0, exclude = [], ordinal = 0 }) {
   const key = "key_base64" in line ? base64(line.key_base64) : line.key;
   const [first, count] = [cell * line.actions.length, line.actions.length];
   const parts = numbers(base64(line.policy)).slice(first, first + count);
   const mask = line.actions.map((action) => !exclude.includes(action));
   if (!mask.includes(true)) return null;
-  const { arm, probability } = draw({ ...line, salt, key, request, parts, mask });
+  const paused = ordinal > (line.list_ordinal ?? 0) ? (line.paused ?? []) : []; // by the line's own list alone
+  const back = line.actions.map((action, arm) => mask[arm] && paused.includes(action));
+  const { arm, probability } = draw({ ...line, salt, key, request, parts, mask, back });
   return { action: line.actions[arm], probability };
 }
 
@@ -60,16 +67,22 @@ if (chosen !== '{"action":"autumn","probability":0.75}') throw new Error(chosen)
 const other = JSON.stringify(choose(line, "r-8123", { salt: "pepper", exclude: ["autumn"] }));
 if (other !== '{"action":"boots","probability":1}') throw new Error(other);
 
+const later = { ...line, list_ordinal: 1, paused: ["boots"], policy: "AAAAAQAAAAA=" }; // all for autumn
+const back = JSON.stringify(choose(later, "r-8123", { salt: "pepper", ordinal: 2 }));
+if (!back.endsWith('"probability":0.5}')) throw new Error(back);
+
 const rows = (file) => readFileSync(file, "utf8").trimEnd().split("\n").slice(1).map((row) => row.split("\t"));
 const same = (one, two) => JSON.stringify(one) === JSON.stringify(two);
 
 function check([salt, stream, partition, key, epoch, born, block, kind, request, policy, ...rest]) {
   const parts = numbers(base64(policy)), [arm, probability] = rest.slice(-2);
-  const bits = rest.length === 4 ? base64(rest[0]) : null; // of filtered.tsv
-  const mask = parts.map((_, at) => bits === null || (bits[at >> 3] >> (at & 7) & 1) === 1);
-  if (bits !== null && !same(allowed(parts, mask), numbers(base64(rest[1])))) throw new Error(request);
+  const bits = (text, arm) => (base64(text)[arm >> 3] >> (arm & 7) & 1) === 1;
+  const some = rest.length === 5; // of filtered.tsv
+  const mask = parts.map((_, arm) => !some || bits(rest[0], arm));
+  const back = parts.map((_, arm) => some && mask[arm] && bits(rest[1], arm));
+  if (some && !same(allowed(parts, mask, back), numbers(base64(rest[2])))) throw new Error(request);
   const release = { stream, partition, key: key === "-" ? null : base64(key), epoch, born, block, kind };
-  const drawn = draw({ salt, ...release, request, parts, mask });
+  const drawn = draw({ salt, ...release, request, parts, mask, back });
   if (drawn.arm !== Number(arm) || drawn.probability !== Number(probability)) throw new Error(request);
 }
 

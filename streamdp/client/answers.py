@@ -38,6 +38,7 @@ class Held(Struct, frozen=True, gc=False):
     ]  # the parts of 2^24, added up in the actions' order (in each cell): 4 bytes each
     prefix: bytes  # the bytes hashed in front of a request's id
     names: Names  # of the actions that the parts belong to; one for all keys with the same
+    paused: tuple[str, ...] = ()  # which of them have no parts, as the policy's list paused them
 
 
 class Answer(Struct, frozen=True, gc=False):
@@ -83,6 +84,10 @@ class Answer(Struct, frozen=True, gc=False):
     def rank(self) -> tuple[int, int, int]:
         """Decides which of several partitions answers for a key: the highest."""
         return self.epoch, self.stop, -self.partition
+
+    def back(self, newest: int) -> tuple[str, ...]:
+        """What the policy has no part of, as its list paused it, and the newest list may allow."""
+        return self.held.paused if self.held is not None and newest > self.computed_under else ()
 
 
 class Change(Struct, frozen=True, gc=False):

@@ -427,7 +427,8 @@ class ActionsCache:
         if answer.held is None:
             choice = settled(answer, names.actions, excluded, told)
         else:
-            choice = choose(answer, request, cell if of is names else 0, told, excluded)
+            back, at = answer.back(followed.ordinal), cell if of is names else 0
+            choice = choose(answer, request, at, told, excluded, back)
         return structs.replace(choice, list=followed.ordinal) if followed.ordinal else choice
 
     def choose_all(self, stream: str, requests: Sequence[tuple[Key, str]]) -> list[Answer]:

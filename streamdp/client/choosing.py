@@ -11,8 +11,9 @@ anybody who knows salt, release and request can repeat the draw:
 2. The first three bytes of its SHA-256, read as a little-endian number, are a part.
 3. The parts are dealt out in the actions' order; the action that has this part is drawn. In a
    stream with contexts, these are the parts of the request's cell.
-4. A request that excludes actions draws from what is left (`client.filtering`), and the hashed text
-   ends with the filter's digest.
+4. A request that excludes actions, or one to which the newest list allows what the policy's did
+   not, draws from what is allowed (`client.filtering`), and the hashed text ends with the filter's
+   digest.
 5. A key without a release, once the topic was read to its end, has equal parts for all actions.
    They are drawn like those of a release of partition, epoch, born and block 0 and kind `uniform`.
 
@@ -47,10 +48,10 @@ UNIFORM = "uniform"
 _NULL = b"\xff\xff\xff\xff"
 
 
-def held(policy: Policy, prefix: bytes, names: Names) -> Held:
+def held(policy: Policy, prefix: bytes, names: Names, paused: tuple[str, ...] = ()) -> Held:
     """A policy in the form that a cache keeps: parts added up in each cell, four bytes each."""
     ends = np.cumsum(policy.reshape(names.cells, -1), axis=1, dtype=np.uint32)
-    return Held(array("I", ends.tobytes()), prefix, names)
+    return Held(array("I", ends.tobytes()), prefix, names, paused)
 
 
 def even(stream: str, key: Key, names: Names) -> Held:
@@ -72,10 +73,12 @@ def choose(
     cell: int = 0,
     context: str | Protected = "",
     exclude: Collection[str] = (),
+    back: Collection[str] = (),
 ) -> Answer:
     """Draw for a request in a cell from the policy in force for its key; the fallback without one.
 
     The hash does not know the cell: nothing of a context leaves but the action that is shown.
+    `back` has the names that a newer list allows again.
     """
     policy = answer.held
     if policy is None:
@@ -83,11 +86,16 @@ def choose(
     name, ends, actions = request.encode(), policy.ends, policy.names.actions
     text = policy.prefix + len(name).to_bytes(4, "little") + name
     first, of_filter = cell * len(actions), ""
-    if exclude and not all(mask := [action not in exclude for action in actions]):
+    if exclude or back:
+        mask = [action not in exclude for action in actions]
         if not any(mask):
             return nothing_allowed(answer, context)
-        ends, first = array("I", allowed(ends[first : first + len(actions)], mask)), 0
-        text, of_filter = text + _coded([digest(mask)]), digest(mask).hex()
+        new = [
+            is_allowed and action in back for is_allowed, action in zip(mask, actions, strict=True)
+        ]
+        if not all(mask) or any(new):
+            ends, first = array("I", allowed(ends[first : first + len(actions)], mask, new)), 0
+            text, of_filter = text + _coded([digest(mask)]), digest(mask).hex()
     part = int.from_bytes(sha256(text).digest()[:3], "little")
     arm = bisect_right(ends, part, first, first + len(actions))
     share = ends[arm] - ends[arm - 1] if arm > first else ends[arm]
@@ -124,7 +132,13 @@ def nothing_allowed(answer: Answer, context: str | Protected) -> Answer:
 
 
 def chosen_arm(
-    policy: Policy, release: Identity, request: str, *, salt: str, mask: Bools | None = None
+    policy: Policy,
+    release: Identity,
+    request: str,
+    *,
+    salt: str,
+    mask: Bools | None = None,
+    back: Bools | None = None,
 ) -> tuple[int, float]:
     """The index of the drawn action and its probability: the same draw, as audits call it.
 
@@ -134,8 +148,9 @@ def chosen_arm(
     """
     names = Names(tuple(map(str, range(len(policy)))), salt)
     exclude = () if mask is None else {str(arm) for arm in np.flatnonzero(~mask)}
+    came = () if back is None else {str(arm) for arm in np.flatnonzero(back)}
     kept = held(policy, hashed_prefix(salt, release), names)
-    drawn = choose(Answer("", Why.PUBLISHED, held=kept), request, 0, "", exclude)
+    drawn = choose(Answer("", Why.PUBLISHED, held=kept), request, 0, "", exclude, came)
     return int(drawn.action), drawn.probability
 
 

@@ -149,7 +149,8 @@ class Table:
         policy = policy_of(parts, actions=count, cells=names.cells)
         over_cells = policy.reshape(names.cells, count).sum(axis=0, dtype=np.int64)
         likeliest = names.actions[int(np.argmax(over_cells))]
-        kept = held(policy, hashed_prefix(names.salt, line.identity), names)
+        paused = () if line.paused is UNSET else tuple(line.paused)
+        kept = held(policy, hashed_prefix(names.salt, line.identity), names, paused)
         self._last = names
         if line.epoch >= self._epoch:
             self.names, self._epoch = names, line.epoch

@@ -6,7 +6,7 @@ noise.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from fractions import Fraction
 from math import isnan
@@ -54,15 +54,15 @@ def shown_key(knowledge: Knowledge, stream: str, key: Key) -> dict[str, Any]:
     """One key: what is in force, and what was released so far."""
     answer, about = knowledge.cache.answer(stream, key), knowledge.about[stream]
     learners = knowledge.histories[stream].shown.of_key(key)
-    paused = knowledge.cache.condition(stream).paused
+    condition = knowledge.cache.condition(stream)
     return {
         "stream": stream,
         "key": written_key(key),
         "action": None if by_context(answer) else answer.action or None,
         "source": answer.why.value,
         "release": in_force(answer),
-        "policy": _policy(answer, about, paused),
-        "paused": list(paused),
+        "policy": _policy(answer, about, condition),
+        "paused": list(condition.paused),
         "learners": [_learner(about, number, history) for number, history in learners.items()],
     }
 
@@ -72,18 +72,19 @@ def by_context(answer: Answer) -> bool:
     return answer.held is not None and answer.held.names.contexts is not None
 
 
-def _policy(answer: Answer, about: About, paused: Collection[str]) -> list[float] | None:
+def _policy(answer: Answer, about: About, condition: Condition) -> list[float] | None:
     """The probabilities that readers draw by for a key, cell by cell with contexts.
 
-    What is paused has none, as for every reader.
+    What is paused has none, and what is back has some, as for every reader.
     """
     if answer.held is None:
         return None
     cells = 1 if about.contexts is None else about.contexts.cells
     ends = np.array(answer.held.ends, dtype=np.int64).reshape(cells, -1)
-    mask = [name not in paused for name in answer.held.names.actions]
-    if any(mask) and not all(mask):
-        ends = np.array([allowed(of_cell, mask) for of_cell in ends.tolist()])
+    names, back = answer.held.names.actions, answer.back(condition.list)
+    mask, new = [name not in condition.paused for name in names], [name in back for name in names]
+    if any(mask) and (any(new) or not all(mask)):
+        ends = np.array([allowed(of_cell, mask, new) for of_cell in ends.tolist()])
     probabilities: list[float] = (np.diff(ends, axis=1, prepend=0) / PARTS).ravel().tolist()
     return probabilities
 

@@ -42,6 +42,11 @@ class TakenNames(NamedTuple):
     paused: tuple[str, ...]
     allowed: Bools | None  # None: all
 
+    @property
+    def without_part(self) -> tuple[str, ...]:
+        """The names that have no part of policies: a list that allows none changes nothing."""
+        return () if self.allowed is None else self.paused
+
 
 NO_LIST = TakenNames(0, (), None)
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import compress, groupby
-from operator import attrgetter, itemgetter, not_
+from operator import attrgetter, not_
 
 from msgspec import UNSET, structs
 
@@ -42,7 +42,7 @@ from streamdp.service.batches import (
 from streamdp.service.carrying import carries
 from streamdp.service.charges_by_others import ChargesByOthers
 from streamdp.service.input_fingerprint import NewestRecord, of_input
-from streamdp.service.lists import LIST, paused_by
+from streamdp.service.lists import LIST, TakenNames, paused_by
 from streamdp.service.renewed_formats import RenewedFormats
 from streamdp.service.saved_entries import SavedEntries
 from streamdp.service.settings import Pace
@@ -209,7 +209,7 @@ class PartitionWork:
         self._newest = NewestRecord(decision.point.last_record)
         self._entries = Entries(self.partition.stream, self.partition.number)
         self._epoch = decision.point.epoch
-        self._drawn: list[tuple[int, Releases]] = []  # each with the ordinal of its list
+        self._drawn: list[tuple[TakenNames, Releases]] = []  # each with its list
         self.unrecorded = 0  # lines of what was drawn since the last cut
         self._tombstones: list[bytes] = [*decision.saved.stale, *restored.carried_entries.gone]
         self._carried_entries = restored.carried_entries
@@ -308,7 +308,7 @@ class PartitionWork:
             self.engine.reach(newest)
         self.engine.skip_to(records[-1].next_offset)
         if len(releases):
-            self._drawn.append((records[0].listed.ordinal, releases))
+            self._drawn.append((records[0].listed, releases))
             self.unrecorded += len(releases)
         if self.spec.quarantine is not None:
             self.spec.quarantine.notice(self.partition.number, records, batch)
@@ -381,11 +381,12 @@ class PartitionWork:
         """What was drawn, with its final bytes, as this commit records it."""
         waiting, (drawn, self._drawn), self.unrecorded = _Waiting(), (self._drawn, []), 0
         written = waiting.written
-        for listed, parts in groupby(drawn, key=itemgetter(0)):
-            releases = self.engine.no_releases.joined([part for _, part in parts])
+        for _, run in groupby(drawn, key=lambda of: of[0].ordinal):
+            lists, parts = zip(*run, strict=True)
+            releases = self.engine.no_releases.joined(parts)
             written.add(
                 record_all(
-                    releases, lines=self.spec.lines_under(listed),
+                    releases, lines=self.spec.lines_under(lists[0]),
                     ordinal=self._lines_recorded + 1, input_id=self.point.input_id,
                 )
             )  # fmt: skip
@@ -403,7 +404,7 @@ class PartitionWork:
         """The ledger's line for a list; nothing is drawn under it before this commit's records."""
         self._lines_recorded += 1
         named = self.point.input_id if self._lines_recorded == 1 else None
-        lines = replace(self.spec.lines_under(taken.number), input_id=named or UNSET)
+        lines = replace(self.spec.lines, list_ordinal=taken.number, input_id=named or UNSET)
         return lines.taken_list(
             partition=self.partition.number,
             epoch=self._epoch,

@@ -21,7 +21,7 @@ from streamdp.core.kinds.tariff import full_charge, tariff
 from streamdp.core.learners.recipes import package_of, written
 from streamdp.core.randomness import Randomness
 from streamdp.ports import StreamTopics
-from streamdp.service.lists import Catalogue, ListedFormat
+from streamdp.service.lists import Catalogue, ListedFormat, TakenNames
 from streamdp.service.quarantine import Quarantine
 from streamdp.service.settings import Start
 from streamdp.wire.entries import Entries
@@ -165,9 +165,11 @@ class StreamSpec:
         catalogue = self.catalogue if self.takes_lists else None
         return ListedFormat(self.format, self.learner.actions, catalogue)
 
-    def lines_under(self, ordinal: int) -> Lines:
-        """The writer of lines under the list with this ordinal; 0: under none."""
-        return replace(self.lines, list_ordinal=ordinal) if ordinal else self.lines
+    def lines_under(self, taken: TakenNames) -> Lines:
+        """The writer of lines under a list."""
+        if not taken.ordinal:
+            return self.lines
+        return replace(self.lines, list_ordinal=taken.ordinal, paused=taken.without_part)
 
     @cached_property
     def lines(self) -> Lines:
@@ -211,7 +213,8 @@ class StreamSpec:
     @property
     def _longest_lines(self) -> Lines:
         """The writer of the stream's longest lines."""
-        return self.lines_under(LONG if self.takes_lists else 0)
+        names = tuple(self.actions) if self.takes_lists else ()
+        return replace(self.lines, list_ordinal=LONG, paused=names) if names else self.lines
 
     @cached_property
     def row_bytes(self) -> int:

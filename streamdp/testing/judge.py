@@ -83,7 +83,10 @@ def judge_fold(
     first = decode_ledger(evidence.ledger[0].value).input_id if evidence.ledger else UNSET
     taken = {of.ordinal: (of, value) for of, value in _lists(evidence)}
     for batch, listed in _under_lists(log, [of for of, _ in taken.values()]):
-        under = replace(lines, list_ordinal=listed) if listed else lines
+        under = lines
+        if listed is not None:
+            paused = tuple(listed.without_part())
+            under = replace(lines, list_ordinal=listed.list_ordinal, paused=paused)
         for release in engine.apply_batch(batch):
             while len(charged) + 1 in taken:  # nothing is drawn for it
                 charged.append(taken[len(charged) + 1][1])
@@ -112,16 +115,18 @@ def _lists(evidence: Evidence) -> Iterator[tuple[TakenList, bytes]]:
             yield line, record.value
 
 
-def _under_lists(log: Iterable[Batch], lists: Sequence[TakenList]) -> Iterator[tuple[Batch, int]]:
-    """The log in parts, each under one list, with the list's ordinal; 0 for none."""
+def _under_lists(
+    log: Iterable[Batch], lists: Sequence[TakenList]
+) -> Iterator[tuple[Batch, TakenList | None]]:
+    """The log in parts, each under one list; None: under none."""
     for batch in log:
         since = [0, *(of.next_offset for of in lists), 1 << 62]
         for at, (begin, end) in enumerate(pairwise(since)):
             some = (batch.offsets >= begin) & (batch.offsets < end)
             if some.any():
-                allowed = lists[at - 1].allowed() if at else None
-                part = replace(batch.part(some), allowed=allowed)
-                yield part, lists[at - 1].list_ordinal if at else 0
+                taken = lists[at - 1] if at else None
+                allowed = None if taken is None else taken.allowed()
+                yield replace(batch.part(some), allowed=allowed), taken
 
 
 def _first_difference(expected: list[bytes], got_lines: list[bytes], *, whole: str) -> list[int]:
@@ -159,7 +164,7 @@ def judge_counts(evidence: Evidence, *, engine: Engine, log: Iterable[Batch]) ->
 def _policies(lines: Sequence[LedgerLine], records: Sequence[LineOfKey]) -> Iterator[str]:
     """Compute policies again from the sums of their learners."""
     policies = {
-        record.identity: from_base64(record.policy, "policy")
+        record.identity: (from_base64(record.policy, "policy"), record.paused)
         for record in records
         if isinstance(record, PolicyLine)
     }
@@ -185,7 +190,7 @@ def _policies(lines: Sequence[LedgerLine], records: Sequence[LineOfKey]) -> Iter
                     kind.schedule.starts(np.arange(line.block, line.block + 2))
                 ):
                     yield f"{line.identity}: slots that are not its learner's"
-            policy = policies.get(line.identity)
+            policy, paused = policies.get(line.identity, (None, UNSET))
             if policy is None:
                 continue
             learners.count("in_force", len(policy) // _PART_BYTES)
@@ -196,6 +201,8 @@ def _policies(lines: Sequence[LedgerLine], records: Sequence[LineOfKey]) -> Iter
             if named != (taken[-1].list_ordinal if taken else 0):
                 yield f"{line.identity}: of list {named}, which does not hold for its records"
             allowed = taken[-1].allowed() if taken else None
+            if (paused or []) != (list(taken[-1].without_part()) if taken else []):
+                yield f"{line.identity}: names without parts that are not its list's"
             computed = learners.policies(np.array([row]), np.array([due]), allowed)
             if computed[0].astype("<u4").tobytes() != policy:
                 yield f"{line.identity}: a policy that does not follow from the sums"

@@ -124,6 +124,13 @@ class PolicyLine(Named, frozen=True, kw_only=True, tag_field="type", tag="policy
         ]
         | UnsetType
     ) = UNSET
+    paused: (
+        Annotated[
+            list[str],
+            Meta(min_length=1, description="The actions without parts, because that list pauses."),
+        ]
+        | UnsetType
+    ) = UNSET
     policy: Annotated[
         str,
         Meta(
@@ -394,6 +401,10 @@ class TakenList(Struct, frozen=True, kw_only=True, tag_field="type", tag="list")
     def allowed(self) -> Bools | None:
         """Which columns may have a chance; None: all."""
         return allowed_of(self.actions, self.paused)
+
+    def without_part(self) -> Sequence[str]:
+        """The names that have no part of policies."""
+        return () if self.allowed() is None else self.paused
 
 
 def allowed_of(actions: Sequence[str], paused: Collection[str]) -> Bools | None:

@@ -107,6 +107,7 @@ class Lines:
     schedule: str = ""  # of the learner's blocks, as text
     input_id: str | UnsetType = UNSET  # of the input topic, if the next line is to have it
     list_ordinal: int | UnsetType = UNSET  # of the list that policies are computed under
+    paused: tuple[str, ...] = ()  # the actions that have no part of policies under it
     _fill: tuple[int, ...] = field(init=False, repr=False, compare=False)
     _estimates: Mapping[str, Estimate] = field(init=False, repr=False, compare=False)
 
@@ -138,6 +139,7 @@ class Lines:
             context=UNSET if self.contexts is None else _fields(self.contexts),
             played=self.played,
             list_ordinal=self.list_ordinal,
+            paused=list(self.paused) or UNSET,
             policy=b64encode(policy).decode(),
         )
         return _encode(line)

@@ -156,6 +156,52 @@ def obeying(*lists: Published) -> ActionsCache:
     return known
 
 
+@given(st.data())
+def test_what_is_back_has_the_share_of_one_among_the_allowed_at_most_half_in_all(
+    data: st.DataObject,
+) -> None:
+    """The others keep their proportion; nothing is off by two parts of 2^24."""
+    arms = data.draw(st.integers(2, 9))
+    flags = st.lists(st.booleans(), min_size=arms, max_size=arms)
+    mask, back = np.array(data.draw(flags)), np.array(data.draw(flags))
+    shown = data.draw(st.integers(0, arms - 1))  # has a part, and is allowed
+    mask[shown], back[shown] = True, False
+    weights = np.array(data.draw(st.lists(st.integers(0, 1 << 20), min_size=arms, max_size=arms)))
+    weights[back], weights[shown] = 0, 0
+    weights[shown] = PARTS - weights.sum()
+    left: Any = np.diff(np.array(allowed(np.cumsum(weights).tolist(), mask, back)), prepend=0)
+    new, others = back & mask, (weights * mask).sum()
+    share = min(Fraction(1, int(mask.sum())), Fraction(1, 2 * max(int(new.sum()), 1)))
+    rest = 1 - share * int(new.sum())
+    assert left.sum() == PARTS
+    for arm, got in enumerate(left.tolist()):
+        of = share if new[arm] else rest * Fraction(int(weights[arm] * mask[arm]), int(others))
+        assert abs(got - of * PARTS) < 2
+
+
+def test_what_is_resumed_is_shown_at_once_though_its_policy_was_computed_without_it() -> None:
+    """As often as the list's others would be, and by a draw of its own; until the next policy."""
+    under = replace(FEEDBACK, list_ordinal=3, paused=(B,))
+    shares = (1 << 23, 0, 1 << 22)
+    late = cache(published(parts(*shares), under))
+    catalogue = late._streams["home"].catalogue
+    catalogue.heard([list_record(2)])  # an older list than the policy's
+    assert late.choose("home", b"fr", "r-1").filter == ""
+    catalogue.heard([list_record(3, paused=[B])])
+    before = [late.choose("home", b"fr", f"r-{at}") for at in range(4000)]
+    assert {choice.action for choice in before} == {A, C, D}
+    catalogue.heard([list_record(4)])
+    after = [late.choose("home", b"fr", f"r-{at}") for at in range(4000)]
+    assert {choice.filter for choice in after} == {digest([True] * 4).hex()}
+    assert {choice.probability for choice in after if choice.action == B} == {0.25}
+    got = [new.action for old, new in zip(before, after, strict=True) if old.action == A]
+    assert scipy.stats.binomtest(got.count(B), len(got), 0.25).pvalue > 1e-6
+    without = [late.choose("home", b"fr", f"r-{at}", exclude=[B]) for at in range(50)]
+    assert [replace_list(of) for of in without] == [replace_list(of) for of in before[:50]]
+    late._streams["home"].heard([published(parts(*SHARES), replace(under, paused=()), epoch=3)])
+    assert late.choose("home", b"fr", "r-1").filter == ""
+
+
 def test_a_paused_action_has_no_share_of_any_policy_until_it_is_resumed() -> None:
     """As if the request excluded it; key with and without a release."""
     paused = obeying(list_record(1, paused=[B]))

@@ -156,7 +156,8 @@ createInterface({ input: process.stdin }).on("line", (text) => {
   else if (line.ordinal > list.ordinal) list = line;
 }).on("close", () => process.exit());
 setInterval(() => {
-  const chosen = policy && choose(policy, `n-${asked++}`, { salt: "", exclude: list.paused });
+  const by = { salt: "", exclude: list.paused, ordinal: list.ordinal };
+  const chosen = policy && choose(policy, `n-${asked++}`, by);
   if (chosen) console.log(JSON.stringify({ at: Date.now() / 1000, action: chosen.action }));
 }, 20);
 """
@@ -254,8 +255,7 @@ def test_no_reader_shows_what_is_paused_whoever_is_killed_beside_traffic(
 ) -> None:
     """HTTP, the Python cache and a Node program; the owner is killed, and commands are."""
     app, port = fresh_app(), free_port()
-    short = 'schedule = "capped 32"'  # what is resumed is in a key's next policy
-    path, technology = loop_on(broker, tmp_path, app, port, http="", learner=short)
+    path, technology = loop_on(broker, tmp_path, app, port, http="")
     config = "--config", str(path)
     source = Source(StreamTopics(app, "clicks", f"{app}.events"), "grid", Names(("grid", "list")))
 

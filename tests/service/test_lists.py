@@ -27,7 +27,7 @@ from streamdp.ports import LastCommit, Partition, Published, Records, StreamTopi
 from streamdp.serve.history import StreamReleases
 from streamdp.service import batches, protocol
 from streamdp.service.batches import DecodedRecords
-from streamdp.service.lists import Catalogue
+from streamdp.service.lists import NO_LIST, Catalogue
 from streamdp.service.protocol import PartitionWork
 from streamdp.service.renewed_formats import RenewedFormats
 from streamdp.service.settings import Pace
@@ -336,6 +336,10 @@ def shows_under_another_list(ledger: Lines, actions: Lines) -> None:
     next(line for line in actions if "list_ordinal" in line)["list_ordinal"] += 1
 
 
+def says_that_nothing_is_paused(ledger: Lines, actions: Lines) -> None:
+    next(line for line in actions if "paused" in line).pop("paused")
+
+
 def has_huge_numbers(ledger: Lines, actions: Lines) -> None:
     first_list(ledger)["next_offset"] = 1 << 62
 
@@ -354,6 +358,7 @@ FORGERIES: dict[Callable[[Lines, Lines], None], str] = {
     misses_a_list: "was due",
     charges_under_another_list: "is of list",
     shows_under_another_list: "the published policy is of list",
+    says_that_nothing_is_paused: "name nothing as paused, expected",
     has_huge_numbers: "a number is too large",
     is_of_another_stream: "it names away/0",
 }
@@ -412,7 +417,7 @@ def test_every_partition_takes_the_list_that_is_there_when_its_records_come() ->
 def test_other_streams_take_no_list(of: StreamSpec) -> None:
     """Nor do their lines change."""
     assert not of.takes_lists
-    assert of.lines_under(0) is of.lines
+    assert of.lines_under(NO_LIST) is of.lines
     assert of.listed_format.catalogue is None
 
 

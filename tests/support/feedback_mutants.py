@@ -23,7 +23,7 @@ import pytest
 from msgspec import structs
 
 from streamdp.client import Answer, choosing
-from streamdp.client.filtering import allowed
+from streamdp.client.filtering import allowed, digest
 from streamdp.core import calibration
 from streamdp.core.arrays import Bools, Columns, Ints
 from streamdp.core.bank import Bank, Gathered
@@ -466,10 +466,13 @@ def tosses_a_coin_of_its_own(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(choosing, "choose", choose)
 
 
-def _allowed_ends(answer: Answer, exclude: Collection[str]) -> list[int]:
+def _allowed_ends(
+    answer: Answer, exclude: Collection[str], back: Collection[str] = ()
+) -> list[int]:
     assert answer.held is not None
-    mask = np.array([name not in exclude for name in answer.held.names.actions])
-    return allowed(answer.held.ends, mask)
+    names = answer.held.names.actions
+    mask = np.array([name not in exclude for name in names])
+    return allowed(answer.held.ends, mask, np.array([name in back for name in names]))
 
 
 @broken_draw("without an excluded action, actions do not follow the policy over the others")
@@ -478,10 +481,15 @@ def hashes_no_filter(patch: pytest.MonkeyPatch) -> None:
     drawn = choosing.choose
 
     def choose(
-        answer: Answer, request: str, cell: int, context: str, exclude: Collection[str]
+        answer: Answer,
+        request: str,
+        cell: int,
+        context: str,
+        exclude: Collection[str],
+        back: Collection[str],
     ) -> Answer:
         assert answer.held is not None
-        ends = array("I", _allowed_ends(answer, exclude))
+        ends = array("I", _allowed_ends(answer, exclude, back))
         kept = structs.replace(answer.held, ends=ends)
         return drawn(structs.replace(answer, held=kept), request)
 
@@ -493,10 +501,15 @@ def says_the_probability_of_before_the_filter(patch: pytest.MonkeyPatch) -> None
     drawn = choosing.choose
 
     def choose(
-        answer: Answer, request: str, cell: int, context: str, exclude: Collection[str]
+        answer: Answer,
+        request: str,
+        cell: int,
+        context: str,
+        exclude: Collection[str],
+        back: Collection[str],
     ) -> Answer:
         assert answer.held is not None
-        choice = drawn(answer, request, cell, context, exclude)
+        choice = drawn(answer, request, cell, context, exclude, back)
         share = np.diff([0, *answer.held.ends])[int(choice.action)]
         return structs.replace(choice, probability=float(share) / PARTS)
 
@@ -509,9 +522,14 @@ def shows_the_next_one_instead(patch: pytest.MonkeyPatch) -> None:
     drawn = choosing.choose
 
     def choose(
-        answer: Answer, request: str, cell: int, context: str, exclude: Collection[str]
+        answer: Answer,
+        request: str,
+        cell: int,
+        context: str,
+        exclude: Collection[str],
+        back: Collection[str],
     ) -> Answer:
-        choice, ends = drawn(answer, request), _allowed_ends(answer, exclude)
+        choice, ends = drawn(answer, request), _allowed_ends(answer, exclude, back)
         arm = int(choice.action)
         while str(arm) in exclude or ends[arm] == (ends[arm - 1] if arm else 0):
             arm = (arm + 1) % len(ends)
@@ -519,3 +537,24 @@ def shows_the_next_one_instead(patch: pytest.MonkeyPatch) -> None:
         return structs.replace(choice, action=str(arm), probability=float(share) / PARTS)
 
     patch.setattr(choosing, "choose", choose)
+
+
+@broken_draw("a probability is said that the action was not drawn with, of those back")
+def waits_for_the_next_policy(patch: pytest.MonkeyPatch) -> None:
+    """What is back has no part before its key's next policy, however long that takes."""
+    drawn = choosing.choose
+
+    def choose(answer: Answer, request: str, *cell: Any) -> Answer:
+        return drawn(answer, request, *cell[:3])
+
+    patch.setattr(choosing, "choose", choose)
+
+
+@broken_draw("what a newer list allows again does not get its share")
+def keeps_the_draw_of_before(patch: pytest.MonkeyPatch) -> None:
+    """Who got an action under the older list never gets the one that is back, or always."""
+    coded = choosing._coded
+    patch.setattr(choosing, "digest", lambda mask: b"" if all(mask) else digest(mask))
+    patch.setattr(
+        choosing, "_coded", lambda parts: b"" if (of := list(parts)) == [b""] else coded(of)
+    )

@@ -37,9 +37,15 @@ class Draw(Protocol):
     """Returns the action's place and stated probability for a policy, its release and a request."""
 
     def __call__(
-        self, policy: Policy, release: Identity, request: str, *, mask: Bools | None = None
+        self,
+        policy: Policy,
+        release: Identity,
+        request: str,
+        *,
+        mask: Bools | None = None,
+        back: Bools | None = None,
     ) -> tuple[int, float]:
-        """The draw, from the actions that the mask allows."""
+        """The draw, from the actions that the mask allows, some of them again."""
         ...
 
 
@@ -72,6 +78,8 @@ def _flaws(draw: Draw, samples: int) -> Iterator[str]:
         if (again != then[0][:_AGAIN]).any():
             yield "a request gets another action when it is asked again"
         yield from _flaws_of_filters(draw, policy, releases[0], then[0])
+        if not policy.all():
+            yield from _flaws_of_what_is_back(draw, policy, releases[0], then[0])
 
 
 def _flaws_of_filters(draw: Draw, policy: Policy, release: Identity, before: Ints) -> Iterator[str]:
@@ -89,6 +97,21 @@ def _flaws_of_filters(draw: Draw, policy: Policy, release: Identity, before: Int
                 yield "without an excluded action, actions do not follow the policy over the others"
 
 
+def _flaws_of_what_is_back(
+    draw: Draw, policy: Policy, release: Identity, before: Ints
+) -> Iterator[str]:
+    """The faults of draws after a list that allows again what the policy has no part of."""
+    back, mask = policy == 0, np.ones(len(policy), dtype=np.bool_)
+    shares = np.diff(allowed(np.cumsum(policy, dtype=np.int64).tolist(), mask, back), prepend=0)
+    arms, said = _drawn(draw, policy, release, len(before), mask=mask, back=back)
+    if (said * PARTS != shares[arms]).any():
+        yield "a probability is said that the action was not drawn with, of those back"
+    for chosen in (arms, *(arms[before == arm] for arm in np.flatnonzero(policy > PARTS // 16))):
+        counts = np.bincount(chosen, minlength=len(policy))
+        if not _follows(counts, shares / PARTS * len(chosen)):
+            yield "what a newer list allows again does not get its share"
+
+
 def _follows(observed: Ints, expected: Floats) -> bool:
     """Whether counts follow their law; actions without a chance must not occur."""
     possible = expected > 0
@@ -98,9 +121,9 @@ def _follows(observed: Ints, expected: Floats) -> bool:
 
 
 def _drawn(
-    draw: Draw, policy: Policy, release: Identity, requests: int, *, mask: Bools | None = None
+    draw: Draw, policy: Policy, release: Identity, requests: int, **masks: Bools
 ) -> tuple[Ints, Floats]:
     """The actions and stated probabilities that a number of requests get."""
-    drawn = [draw(policy, release, f"r-{at}", mask=mask) for at in range(requests)]
+    drawn = [draw(policy, release, f"r-{at}", **masks) for at in range(requests)]
     arms, said = zip(*drawn, strict=True)
     return np.array(arms, dtype=np.int64), np.array(said)

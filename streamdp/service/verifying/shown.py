@@ -32,6 +32,8 @@ MOST_COMPARED = 1_000_000
 """Records of a partition's actions topic that are compared with its ledger. Of more, the newest of
 each key: so many are left where the topic is compacted."""
 
+_SHOWN = 200  # characters of names
+
 _PART_BYTES = 4  # per action of a policy
 _RELEASE = ("code", "epoch", "born", "block")
 """What a line and a record in the actions topic name a key's release by."""
@@ -67,6 +69,7 @@ class ShownLines:
         self._by_key: Table = np.zeros(0, _RECORD)  # the same, by key
         self._strays: list[Table] = []  # those that have no line
         self._texts: dict[str, int] = {}  # names in them
+        self._paused = dict[tuple[int, int], set[tuple[str, ...]]]()  # of each epoch's lists
         waiting = () if reached is None else reached.waiting
         self.waiting = [keys.setdefault(key, len(keys)) for key in waiting]
         """The rows of keys with releases that readers cannot see yet."""
@@ -83,6 +86,8 @@ class ShownLines:
                 choice, names = len(policy) // _PART_BYTES, named_levels(line)
                 prints = _fingerprint(policy)
                 listed = 0 if line.list_ordinal is UNSET else min(line.list_ordinal, LARGEST)
+                paused = () if line.paused is UNSET else tuple(line.paused)
+                self._paused.setdefault((line.epoch, listed), set()).add(paused)
             records.append((
                 keys.setdefault(key_bytes(line), len(keys)), CODES[line.kind], line.epoch,
                 line.born, line.block, choice, listed,
@@ -165,7 +170,12 @@ class ShownLines:
             which = np.flatnonzero(~new["lost"] & (groups == group).all(axis=1))
             table, listed, epoch = group.tolist()
             of, learners = batch[which], self._terms.tables[table]
-            allowed = self._terms.allowed_by(epoch, listed)
+            allowed, paused = self._terms.allowed_by(epoch, listed)
+            for other in self._paused.get((epoch, listed), {paused}) - {paused}:
+                said, right = (", ".join(names)[:_SHOWN] or "nothing" for names in (other, paused))
+                wrong = f"policies of list {listed} name {said} as paused, expected {right}"
+                self._terms.tell(int(of["at"][0]), wrong)
+            self._paused[epoch, listed] = {paused}  # said once
             prints = np.zeros((len(which), 2), dtype=np.uint64)
             try:
                 for parts in np.unique(shown["choice"][which]).tolist():

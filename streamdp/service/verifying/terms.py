@@ -129,6 +129,7 @@ class _List(NamedTuple):
     position: int
     ordinal: int
     allowed: Bools | None
+    paused: tuple[str, ...]  # the names that have no part of policies
 
 
 class Terms:
@@ -266,7 +267,7 @@ class Terms:
 
     def takes(self, line: TakenList, *, first: int) -> Iterator[str]:
         """Note a list, and yield what is wrong with it; `first`: no record before that is left."""
-        taken = self._lists.setdefault(line.epoch, [_List(-1, 0, None)])
+        taken = self._lists.setdefault(line.epoch, [_List(-1, 0, None, ())])
         if line.list_ordinal <= taken[-1].ordinal:
             yield f"list {line.list_ordinal} is taken after list {taken[-1].ordinal}"
         if line.next_offset < (first := max(taken[-1].position, first)):
@@ -275,7 +276,8 @@ class Terms:
             yield from self.named_so(line.epoch, index, name)
         if unknown := sorted(set(line.paused) - set(line.actions)):
             yield f"list {line.list_ordinal} pauses {unknown[0][:_SHOWN]}, which it does not have"
-        taken.append(_List(line.next_offset, line.list_ordinal, line.allowed()))
+        paused = tuple(line.without_part())
+        taken.append(_List(line.next_offset, line.list_ordinal, line.allowed(), paused))
 
     def lists_of(self, batch: Table) -> Ints:
         """The ordinals of the lists that policies of these lines follow; 0 where there is none.
@@ -290,10 +292,10 @@ class Terms:
             ordinals[some] = np.array([of.ordinal for of in taken])[places]
         return ordinals
 
-    def allowed_by(self, epoch: int, ordinal: int) -> Bools | None:
-        """What a list allows; None: all, or there is no list."""
-        lists = (of.allowed for of in self._lists.get(epoch, ()) if of.ordinal == ordinal)
-        return next(lists, None)
+    def allowed_by(self, epoch: int, ordinal: int) -> tuple[Bools | None, tuple[str, ...]]:
+        """What a list allows (None: all, or there is no list), and the names that have no part."""
+        lists = self._lists.get(epoch, ())
+        return next(((of.allowed, of.paused) for of in lists if of.ordinal == ordinal), (None, ()))
 
     def named_so(self, epoch: int, index: int, name: str) -> Iterator[str]:
         """Check that an action, or what policies belong to (-1), has one name in an epoch."""
