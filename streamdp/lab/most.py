@@ -26,6 +26,7 @@ import numpy as np
 
 from streamdp.core.arrays import Floats
 from streamdp.core.errors import refuse
+from streamdp.wire.unprotected import NOT_PRIVATE
 
 _DEVIATIONS = 3.0
 _CANDIDATES = 200  # quantiles of the rewards
@@ -122,7 +123,7 @@ def _round(numbers: Floats) -> list[float]:
 
 def told(found: dict[str, Any]) -> Iterator[str]:
     """The answer as lines."""
-    yield "NOT PRIVATE: computed from the rewards as they are, so it tells of them."
+    yield f"{NOT_PRIVATE}: computed from the rewards as they are, so it tells of them."
     yield (
         f"{found['above_0']:,} of {found['rewards']:,} rewards are above 0; the mean of all is"
         f" {found['mean']:.4g}. Among {found['actions']} actions at ε = {found['epsilon']}, one"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,8 @@ def test_the_program_computes_the_policies_of_every_recipe(arms: int) -> None:
                         hypotheses, known[0], known[1], hazard=Decimal("0.001"), **noise
                     )
                     laws = programs.mixed_posterior(hypotheses)
-                    policy = programs.blocks(*laws, spread=1.0, shows=4 / 0.5, length=length)
+                    wide = float(Fraction(dict(learner.options)["spread"]))
+                    policy = programs.blocks(*laws, spread=wide, shows=4 / 0.5, length=length)
                 elif recipe == "policy_weights":
                     w, g = programs.weights_learned(w, g, *known, forgetting=0.75)
                     policy = programs.weights(w, g, mixing=0.05)

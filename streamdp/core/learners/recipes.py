@@ -122,11 +122,11 @@ def kind_written(text: str, *, actions: Sequence[str]) -> Kind:
 
 
 def is_name_of(text: str, kind: Kind) -> bool:
-    """Whether a kind that was read from a name would write itself so.
+    """Whether a kind that was read from a name would write these options so.
 
     A name stands for one arithmetic: another one is of a version that computed something else.
     """
-    return bool(config_of(kind.recipe) == json.loads(text))
+    return bool(json.loads(text).items() <= config_of(kind.recipe).items())
 
 
 def _stands(name: str, *, house: str = "") -> bool:
@@ -212,7 +212,8 @@ def registered(recipes: Recipes[L], function: Callable[P, L]) -> Callable[P, L]:
             key: written(value) for key, value in bound.arguments.items() if key != "actions"
         }
         learner = function(*args, **kwargs)
-        options |= learner.options  # as it writes them itself
+        if learner.name not in recipes.made:  # not of another recipe: these it writes itself
+            options |= learner.options
         return replace(learner, name=name, options=tuple(options.items()))
 
     house = function.__module__.partition(".")[0]
