@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from fractions import Fraction
 from hashlib import sha256
 
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamdp.core.errors import InvalidConfig, StateMismatch
+from streamdp.core.events import After, Carried
 from streamdp.core.evidence.context_factors import ROUNDS
 from streamdp.core.evidence.context_model import ContextModel, weighed
 from streamdp.core.evidence.contexts import MOST_LEVELS, Contexts
@@ -401,6 +403,47 @@ def test_a_list_is_refused_whatever_wrote_it() -> None:
     row = PublicRow.opened(made.evidence, np.zeros(0, np.int64))
     with pytest.raises(StateMismatch, match="list: with contexts"):
         row.in_force(1, np.array([True, True, False, True]))
+
+
+@pytest.mark.parametrize("played", ["header", "value"])
+def test_what_a_key_carries_over_is_what_it_goes_on_from(played: str) -> None:
+    """With a table chosen by it; an arm that stays away begins anew, and other lengths do not."""
+    kind = FEEDBACK_RECIPES["policy_contexts"](
+        actions=("a", "b"), epsilon="1", context='{"device":["phone"]}', played=played
+    )
+    evidence, arms = kind.evidence, 4
+    row = PublicRow.opened(evidence, np.zeros(0, np.int64))
+    sums = np.zeros(2 * arms, dtype=np.int64)
+    for length, (won, shown) in zip((1, 2, 4), ((9, 1), (7, 2), (5, 4)), strict=True):
+        sums[0], sums[arms] = won * UNIT, shown if played == "header" else 0
+        row.fold(sums, length)
+    (known,) = evidence.known(row.columns)
+    carried = Carried(0, 3, After(1, 0, 3), known.history)
+    begun = evidence.resumed([carried, carried], np.array([8, 8]))
+    assert [of.history for of in evidence.known(begun)] == [known.history] * 2
+    resumed = PublicRow.resumed(evidence, carried, 8)
+    assert resumed.columns["table"] == begun["table"][0] == begun["table"][1]
+    with pytest.raises(StateMismatch, match="carried history: length"):
+        evidence.resumed([replace(carried, history=bytes(8))], np.array([8]))
+
+
+@pytest.mark.parametrize("played", ["header", "value"])
+def test_numbers_that_a_table_has_not_are_wrong(played: str) -> None:
+    """Of all cells together there are two numbers for each sum: those behind are zeros."""
+    kind = FEEDBACK_RECIPES["policy_contexts"](
+        actions=("a", "b"), epsilon="1", context='{"device":["phone"]}', played=played
+    )
+    wrong, public = kind.evidence.wrong, {"table": np.array([0])}
+    assert wrong(public, np.array([5, 1, 0, 0, 1, 1, 0, 0]), 2) == ""
+    assert "another number of actions" in wrong(public, np.array([5, 1]), 2)
+    assert "more numbers" in wrong(public, np.array([5, 1, 1, 0, 1, 1, 0, 0]), 2)
+    behind, few = np.array([5, 1, 0, 0, 1, 0, 0, 1]), np.array([5, 1, 0, 0, 3, -1, 0, 0])
+    if played == "value":
+        assert "losses beyond" in wrong(public, behind, 2)
+    else:
+        assert wrong(public, behind, 2) == ""
+        assert "more often than it has slots" in wrong(public, behind, 1)
+        assert "a count below 0" in wrong(public, few, 2)
 
 
 def test_the_table_of_a_row_does_not_follow_from_those_beside_it() -> None:
