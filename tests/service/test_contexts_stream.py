@@ -282,7 +282,7 @@ def test_a_stream_learns_what_is_best_in_each_cell() -> None:
         )
     )  # fmt: skip
     blocks = [release for release in releases if release.kind == SUMS]
-    assert len(blocks) == 17  # of 1, 2, 4, … 4096 and four times 6400 slots
+    assert len(blocks) == 25  # of 1, 2, 3, 4, 6, … by half, and three times 6400 slots
     assert all(len(release.policy or b"") == 4 * len(ARMS) for release in blocks)
     policy = machine.in_force(b"home")
     assert policy is not None

@@ -11,10 +11,11 @@ The model of `core.evidence.context_model` says how cells learn from each other,
 gets finer. `tests/bench/bench_contexts.py` makes the tables from which `spread` and `floor` were
 chosen.
 
-Blocks double from one slot on, as those of `policy_following` do, and a change is followed alike.
-With C cells the noise in an action's sum over all cells of the finest table is √C times that of one
-sum, so the longest block is √C times as long as without contexts. Where blocks end follows from
-slot numbers alone.
+Blocks grow by half from one slot on, and a change is followed as `policy_following` does. Each
+block releases one table: with blocks that doubled there were too few to look at each field, and a
+coarse table of half of all events outweighed what finer ones had said. With C cells the noise in an
+action's sum over all cells of the finest table is √C times that of one sum, so the longest block is
+√C times as long as without contexts. Where blocks end follows from slot numbers alone.
 """
 
 from __future__ import annotations
@@ -33,13 +34,14 @@ from streamdp.core.learners.feedback.learner import feedback_recipe, read_played
 from streamdp.core.learners.feedback.policy_following import HAZARD, fitting
 from streamdp.core.learners.leader import read_schedule
 from streamdp.core.learners.recipes import FITTING
-from streamdp.core.schedule import Schedule
+from streamdp.core.schedule import Schedule, geometric
 
 UP_TO = "<= "
 """Stands before `interactions` where it is written: 0.1.0 wrote none, and released other tables."""
 
 SPREAD = Fraction(7, 10)
 FLOOR = Fraction(8)
+_GROWTH = Fraction(3, 2)
 
 
 @feedback_recipe
@@ -91,7 +93,7 @@ def policy_contexts(
     wide = count * (isqrt(contexts.cells - 1) + 1)
     return PolicyLearner(
         actions=arms,
-        schedule=fitting(wide, exact if where == "header" else exact / 2)
+        schedule=_growing(wide, exact if where == "header" else exact / 2)
         if schedule == FITTING
         else read_schedule(schedule),
         rule=ContextModel(
@@ -106,3 +108,13 @@ def policy_contexts(
         played=where,
         options=(("interactions", UP_TO + finest),),
     )
+
+
+def _growing(wide: int, epsilon: Fraction) -> Schedule:
+    """Growing by half, up to the longest block of so many actions without contexts.
+
+    >>> _growing(4 * 24, Fraction(1)).longest
+    38400
+    """
+    longest = fitting(wide, epsilon).longest
+    return geometric(_GROWTH, longest)
