@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import subprocess
 import time
@@ -25,6 +26,7 @@ from streamdp_adapters.kafka.catalogue import LIST_KEY, NewestLists
 from streamdp_adapters.kafka.internals import AbandonableProducer
 from streamdp_adapters.kafka.sending import Outbox
 from streamdp_adapters.kafka.settings import KafkaSettings
+from streamdp_adapters.kafka.topics import administration
 from tests.kafka.test_rank_and_reward_kafka import loop_on
 from tests.support.asking import free_port
 from tests.support.loops import rows
@@ -247,6 +249,26 @@ class Readers:
     def all_show(self, name: str, since: float) -> bool:
         """Whether each of them has shown this action since then."""
         return all(name in self.since(reader, since) for reader in self.told)
+
+
+@pytest.mark.anyio
+async def test_an_administration_that_is_cancelled_leaves_no_connection_open(
+    broker: Borrowed,
+) -> None:
+    """Wherever it is: a follower is, when another one of its cache finds no topic."""
+
+    async def entered() -> None:
+        async with administration(settings(broker)):
+            await asyncio.sleep(30)
+
+    for steps in range(1, 60):
+        task = asyncio.create_task(entered())
+        for _ in range(steps):
+            await asyncio.sleep(0.0007)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        del task
+        gc.collect()  # what is still open warns, and a warning is an error
 
 
 @pytest.mark.system("node")

@@ -41,7 +41,7 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.ports import Finding, StreamTopics, Verdict, check_paired
 from streamdp_adapters.kafka import client_errors
 from streamdp_adapters.kafka.decoding import missing_codecs
-from streamdp_adapters.kafka.internals import client_of, know_a_broker
+from streamdp_adapters.kafka.internals import client_of, close_first_connection, know_a_broker
 from streamdp_adapters.kafka.sending import KEY_ROOM, RECORD_ROOM
 from streamdp_adapters.kafka.settings import KafkaSettings
 
@@ -190,8 +190,13 @@ async def administration(settings: KafkaSettings) -> AsyncIterator[AIOKafkaAdmin
     with client_errors.translated("kafka"):
         await client_errors.reach(settings)
         client = AIOKafkaAdminClient(**settings.client())
-        await client.start()
         try:
+            try:
+                await client.start()
+            except BaseException as error:
+                close_first_connection(error)
+                await client_of(client).close()  # its own is for a client that has started
+                raise
             await know_a_broker(client_of(client))
             yield client
         finally:

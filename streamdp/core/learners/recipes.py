@@ -212,8 +212,8 @@ def registered(recipes: Recipes[L], function: Callable[P, L]) -> Callable[P, L]:
             key: written(value) for key, value in bound.arguments.items() if key != "actions"
         }
         learner = function(*args, **kwargs)
-        if learner.name not in recipes.made:  # not of another recipe: these it writes itself
-            options |= learner.options
+        of_another = learner.name in recipes.made  # else these it writes itself
+        options |= () if of_another else learner.options
         return replace(learner, name=name, options=tuple(options.items()))
 
     house = function.__module__.partition(".")[0]
