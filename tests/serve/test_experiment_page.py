@@ -122,14 +122,7 @@ def test_are_amounts_in_their_unit(prices: Browser) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
 def test_what_is_paused_is_whole_and_legible(prices: Browser, width: int, scheme: str) -> None:
-    prices.scheme(scheme)
-    prices.size(width, 844)
-    prices.until(lambda: prices.run("return innerWidth") == width)
-    prices.until(lambda: (prices.run(DRAWN_AT) < 400) == (width < 500))
-    assert prices.run("return document.documentElement.scrollWidth - innerWidth") <= 0
-    assert prices.run(SCROLLING) == []
-    assert min(prices.run(CONTRAST.partition("const found")[0] + LABELS)) >= 4.5
-    keep(f"paused-{width}-{scheme}", prices.screenshot())
+    fits(prices, width, scheme, "paused")
 
 
 def test_does_each_action_stand_with_its_mean_interval_and_chance(window: Browser) -> None:
@@ -217,12 +210,17 @@ return [...document.querySelectorAll('.policies text')].map(text =>
 @pytest.mark.parametrize("width", [1280, 390])
 def test_the_experiment_is_whole_and_legible(window: Browser, width: int, scheme: str) -> None:
     """On a desk and on a phone: nothing of it scrolls or is cut, no text laps over another."""
-    window.scheme(scheme)
-    window.size(width, 844)
-    window.until(lambda: window.run("return innerWidth") == width)
-    window.until(lambda: (window.run(DRAWN_AT) < 400) == (width < 500))
-    assert window.run("return document.documentElement.scrollWidth - innerWidth") <= 0
-    assert window.run(SCROLLING) == []
+    fits(window, width, scheme, "experiment")
     assert window.run(LAPPING, ".policies") == []
-    assert min(window.run(CONTRAST.partition("const found")[0] + LABELS)) >= 4.5
-    keep(f"experiment-{width}-{scheme}", window.screenshot())
+
+
+def fits(page: Browser, width: int, scheme: str, name: str) -> None:
+    """Nothing scrolls or is cut, and all of it can be read."""
+    page.scheme(scheme)
+    page.size(width, 844)
+    page.until(lambda: page.run("return innerWidth") == width)
+    page.until(lambda: (page.run(DRAWN_AT) < 400) == (width < 500))
+    assert page.run("return document.documentElement.scrollWidth - innerWidth") <= 0
+    assert page.run(SCROLLING) == []
+    assert min(page.run(CONTRAST.partition("const found")[0] + LABELS)) >= 4.5
+    keep(f"{name}-{width}-{scheme}", page.screenshot())

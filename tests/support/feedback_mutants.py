@@ -466,9 +466,8 @@ def tosses_a_coin_of_its_own(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(choosing, "choose", choose)
 
 
-def _allowed_ends(
-    answer: Answer, exclude: Collection[str], back: Collection[str] = ()
-) -> list[int]:
+def _allowed_ends(answer: Answer, exclude: Collection[str], back: Collection[str]) -> list[int]:
+    """The ends of what is allowed, the last two of what `choose` is asked."""
     assert answer.held is not None
     names = answer.held.names.actions
     mask = np.array([name not in exclude for name in names])
@@ -480,16 +479,9 @@ def hashes_no_filter(patch: pytest.MonkeyPatch) -> None:
     """Who is asked again keeps its part: of two actions that are left, one is nearly certain."""
     drawn = choosing.choose
 
-    def choose(
-        answer: Answer,
-        request: str,
-        cell: int,
-        context: str,
-        exclude: Collection[str],
-        back: Collection[str],
-    ) -> Answer:
+    def choose(answer: Answer, request: str, *asked: Any) -> Answer:
         assert answer.held is not None
-        ends = array("I", _allowed_ends(answer, exclude, back))
+        ends = array("I", _allowed_ends(answer, *asked[2:]))
         kept = structs.replace(answer.held, ends=ends)
         return drawn(structs.replace(answer, held=kept), request)
 
@@ -500,16 +492,9 @@ def hashes_no_filter(patch: pytest.MonkeyPatch) -> None:
 def says_the_probability_of_before_the_filter(patch: pytest.MonkeyPatch) -> None:
     drawn = choosing.choose
 
-    def choose(
-        answer: Answer,
-        request: str,
-        cell: int,
-        context: str,
-        exclude: Collection[str],
-        back: Collection[str],
-    ) -> Answer:
+    def choose(answer: Answer, request: str, *asked: Any) -> Answer:
         assert answer.held is not None
-        choice = drawn(answer, request, cell, context, exclude, back)
+        choice = drawn(answer, request, *asked)
         share = np.diff([0, *answer.held.ends])[int(choice.action)]
         return structs.replace(choice, probability=float(share) / PARTS)
 
@@ -521,17 +506,10 @@ def shows_the_next_one_instead(patch: pytest.MonkeyPatch) -> None:
     """An excluded action's neighbour gets all of its share, and the right one is said."""
     drawn = choosing.choose
 
-    def choose(
-        answer: Answer,
-        request: str,
-        cell: int,
-        context: str,
-        exclude: Collection[str],
-        back: Collection[str],
-    ) -> Answer:
-        choice, ends = drawn(answer, request), _allowed_ends(answer, exclude, back)
+    def choose(answer: Answer, request: str, *asked: Any) -> Answer:
+        choice, ends = drawn(answer, request), _allowed_ends(answer, *asked[2:])
         arm = int(choice.action)
-        while str(arm) in exclude or ends[arm] == (ends[arm - 1] if arm else 0):
+        while str(arm) in asked[2] or ends[arm] == (ends[arm - 1] if arm else 0):
             arm = (arm + 1) % len(ends)
         share = np.diff([0, *ends])[arm]
         return structs.replace(choice, action=str(arm), probability=float(share) / PARTS)

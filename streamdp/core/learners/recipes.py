@@ -124,7 +124,8 @@ def kind_written(text: str, *, actions: Sequence[str]) -> Kind:
 def is_name_of(text: str, kind: Kind) -> bool:
     """Whether a kind that was read from a name would write these options so.
 
-    A name stands for one arithmetic: another one is of a version that computed something else.
+    A name stands for one arithmetic: another one is of a version that computed something else. It
+    may lack options that came later, whose defaults compute what was computed without them.
     """
     return bool(json.loads(text).items() <= config_of(kind.recipe).items())
 

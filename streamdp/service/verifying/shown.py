@@ -173,8 +173,8 @@ class ShownLines:
             allowed, paused = self._terms.allowed_by(epoch, listed)
             for other in self._paused.get((epoch, listed), {paused}) - {paused}:
                 said, right = (", ".join(names)[:_SHOWN] or "nothing" for names in (other, paused))
-                wrong = f"policies of list {listed} name {said} as paused, expected {right}"
-                self._terms.tell(int(of["at"][0]), wrong)
+                fault = f"policies of list {listed} name {said} as paused, expected {right}"
+                self._terms.tell(int(of["at"][0]), fault)
             self._paused[epoch, listed] = {paused}  # said once
             prints = np.zeros((len(which), 2), dtype=np.uint64)
             try:
