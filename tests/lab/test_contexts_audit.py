@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from fractions import Fraction
-from itertools import combinations, product
 
 import numpy as np
 import pytest
 
-from streamdp.core.arrays import Columns, Ints
+from streamdp.core.arrays import Columns, Floats, Ints
 from streamdp.core.engine import Engine
 from streamdp.core.events import NO_ARM, Batch
 from streamdp.core.evidence.context_model import ContextModel
@@ -88,32 +87,38 @@ def as_kind(kind: type[PolicyLearner], of: PolicyLearner) -> PolicyLearner:
     return kind(**{field.name: getattr(of, field.name) for field in fields(of)})
 
 
-def price(
-    of: PolicyLearner, one: list[Columns], other: list[Columns], tables: tuple[int, ...]
-) -> float:
-    """The largest log-ratio of two streams' transcripts whose releases lead to these tables.
+def prices(of: PolicyLearner, privates: list[Columns], table: int) -> Floats:
+    """The largest log-ratio of any two streams' releases of one table, from their sums.
 
     A number that has no noise tells them apart for certain if it moves.
     """
-    total = 0.0
-    for first, second, table in zip(one, other, tables, strict=True):
-        (a, in_a), (b, in_b) = (
-            of.exact(private, {"table": np.array([table])}) for private in (first, second)
+    told = [of.exact(private, {"table": np.array([table])}) for private in privates]
+    exact = np.concatenate([numbers for numbers, _ in told])
+    noisy = np.concatenate([many for _, many in told])
+    moved, many = np.abs(exact[:, None] - exact), len(of.actions)
+    hidden = np.arange(many) < np.minimum.outer(noisy, noisy)[..., None]
+    total = np.zeros((len(told), len(told)))
+    for at, scale in enumerate(of.scales):
+        part = moved[..., at * many : (at + 1) * many]
+        known = part * hidden if scale else part * 0
+        total += np.where(
+            (part > known).any(axis=-1), np.inf, known.sum(axis=-1) / float(scale or 1)
         )
-        many, moved = len(of.actions), np.abs(a - b)[0]
-        noisy = min(int(in_a[0]), int(in_b[0]))
-        for at, scale in enumerate(of.scales):
-            known, told = np.split(moved[at * many : (at + 1) * many], [noisy if scale else 0])
-            total += float("inf") if told.any() else float(int(known.sum()) / (scale or 1))
     return total
 
 
 def most(of: PolicyLearner, streams: Iterator[Batch]) -> float:
-    """The highest price of any two of these streams, over every way from table to table."""
+    """The highest price of any two of these streams, over every way from table to table.
+
+    A block's price does not depend on the tables of others, so the dearest way has each block's
+    dearest table.
+    """
     sums = [private_sums(of, batch) for batch in streams]
     assert isinstance(of.rule, ContextModel)
-    ways = [*product(range(len(of.rule.tables)), repeat=len(sums[0]))]
-    return max(price(of, one, other, way) for one, other in combinations(sums, 2) for way in ways)
+    tables = range(len(of.rule.tables))
+    blocks = zip(*sums, strict=True)
+    dearest = [np.max([prices(of, [*ended], table) for table in tables], 0) for ended in blocks]
+    return float(np.sum(dearest, axis=0).max())
 
 
 def neighbours(played: str) -> Iterator[Batch]:
