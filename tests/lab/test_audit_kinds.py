@@ -282,13 +282,11 @@ def test_a_broken_draw_from_a_policy_is_caught(
 ) -> None:
     """The shipped one passes; salts for which it would not are one in 10⁸.
 
-    Every broken one is caught by 150 requests; it gets a thousand.
+    Every broken one is caught by 150 requests; all get a thousand.
     """
-    said, samples = [], 5000
+    said = None
     if name is not None:
-        samples = 1000
-        wanted, patch = CHOOSING[name]
+        said, patch = CHOOSING[name]
         patch(monkeypatch)
-        said = [wanted]
-    flaws = flaws_of_choosing(partial(choosing.chosen_arm, salt="pepper"), samples=samples)
-    assert flaws[:1] == said, flaws
+    flaws = flaws_of_choosing(partial(choosing.chosen_arm, salt="pepper"), samples=1000)
+    assert next(flaws, None) == said

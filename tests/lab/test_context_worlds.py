@@ -61,6 +61,7 @@ def test_contexts_are_worth_it_where_they_decide() -> None:
 
 RATE, GAP, ACTIONS, RUNS = 0.05, 0.1, 3, 32
 Rates = NDArray[np.float64]  # cells × actions
+Made = Callable[[np.random.Generator], Rates]
 
 
 def of_one_field(rng: np.random.Generator) -> Rates:
@@ -79,34 +80,40 @@ def of_each_cell(rng: np.random.Generator) -> Rates:
     return RATE + GAP * np.eye(ACTIONS)[rng.integers(ACTIONS, size=6)]
 
 
-def lost_by_an_engine(learner: PolicyLearner, rates: Rates, events: int, seed: int) -> float:
-    """Percent of what random play loses: every event is a record that an engine takes."""
+def lost_by_an_engine(learner: PolicyLearner, made: Made, events: int) -> float:
+    """Percent of what random play loses: every event is a record that an engine takes.
+
+    Each key is a run in a world of its own, and all of them have their records one block at a time.
+    """
     engine = Engine(
-        stream="home", partition=0, learner=learner, budget="1", randomness=SeededRandomness(seed)
+        stream="home", partition=0, learner=learner, budget="1", randomness=SeededRandomness(17)
     )
-    rng, key = np.random.default_rng((17, seed)), b"everybody"
+    keys = [b"%d" % seed for seed in range(RUNS)]
+    worlds = [made(np.random.default_rng(seed)) for seed in range(RUNS)]
+    draws = [np.random.default_rng((17, seed)) for seed in range(RUNS)]
     occurs = np.outer([6, 3, 2], [2, 1]).ravel() / 33
-    lost = uniform = 0.0
+    lost, uniform = np.zeros(RUNS), np.zeros(RUNS)
     ends = learner.schedule.stops(np.arange(learner.schedule.block_of(events) + 1)) - 1
     for first, stop in pairwise([0, *np.minimum(ends, events).tolist()]):
-        parts = engine.in_force(key)
-        policy = np.full(ACTIONS, 1 / ACTIONS) if parts is None else np.asarray(parts) / PARTS
-        policy = np.broadcast_to(policy.reshape(-1, ACTIONS), rates.shape)
-        cells = rng.choice(6, size=stop - first, p=occurs)
-        coins = rng.random(stop - first)
-        shown = (coins[:, None] >= np.cumsum(policy, axis=1)[cells]).sum(axis=1)
-        shown = np.minimum(shown, ACTIONS - 1)
-        clicked = rng.random(stop - first) < rates[cells, shown]
-        best = rates[cells].max(axis=1)
-        lost += (best - rates[cells, shown]).sum()
-        uniform += (best - rates[cells].mean(axis=1)).sum()
-        arms = cells * ACTIONS + shown if len(learner.actions) > ACTIONS else shown
-        gains = clicked * UNIT - UNIT // 2
-        index, offsets = np.zeros(stop - first, dtype=np.int64), np.arange(first, stop)
-        engine.apply_batch(
-            feedback_batch([key], index, arms.astype(np.int32), gains.astype(np.int64), offsets)
-        )
-    return 100 * lost / uniform
+        many = stop - first
+        played, gains = np.zeros((2, RUNS, many), dtype=np.int64)
+        for run, (key, rates, rng) in enumerate(zip(keys, worlds, draws, strict=True)):
+            parts = engine.in_force(key)
+            policy = np.full(ACTIONS, 1 / ACTIONS) if parts is None else np.asarray(parts) / PARTS
+            policy = np.broadcast_to(policy.reshape(-1, ACTIONS), rates.shape)
+            cells = rng.choice(6, size=many, p=occurs)
+            coins = rng.random(many)
+            shown = (coins[:, None] >= np.cumsum(policy, axis=1)[cells]).sum(axis=1)
+            shown = np.minimum(shown, ACTIONS - 1)
+            gains[run] = (rng.random(many) < rates[cells, shown]) * UNIT - UNIT // 2
+            best = rates[cells].max(axis=1)
+            lost[run] += (best - rates[cells, shown]).sum()
+            uniform[run] += (best - rates[cells].mean(axis=1)).sum()
+            played[run] = cells * ACTIONS + shown if len(learner.actions) > ACTIONS else shown
+        index, offsets = np.repeat(np.arange(RUNS), many), RUNS * first + np.arange(RUNS * many)
+        arms = played.ravel().astype(np.int32)
+        engine.apply_batch(feedback_batch(keys, index, arms, gains.ravel(), offsets))
+    return float(np.mean(100 * lost / uniform))
 
 
 @pytest.mark.parametrize(
@@ -119,7 +126,7 @@ def lost_by_an_engine(learner: PolicyLearner, rates: Rates, events: int, seed: i
     ],
 )
 def test_what_is_said_agrees_with_engines_that_take_each_event(
-    world: str, made: Callable[[np.random.Generator], Rates], events: int
+    world: str, made: Made, events: int
 ) -> None:
     """Each choice loses within 15 % of what was said, and the verdict is the engines' own.
 
@@ -129,11 +136,7 @@ def test_what_is_said_agrees_with_engines_that_take_each_event(
     said = next(of for of in learned(table) if of.world == world)
     lost = {}
     for name, learner in table.learners().items():
-        runs = [
-            lost_by_an_engine(learner, made(np.random.default_rng(seed)), events, seed)
-            for seed in range(RUNS)
-        ]
-        lost[name] = float(np.mean(runs))
+        lost[name] = lost_by_an_engine(learner, made, events)
         assert said.answers[name].mean == pytest.approx(lost[name], rel=0.15), (name, lost)
     assert lost[said.least] <= 1.15 * min(lost.values())
     assert min(lost, key=lambda name: lost[name]) in said.alike

@@ -53,12 +53,8 @@ _SKEWED = (PARTS // 2, PARTS // 4, 0, PARTS // 8, 1, PARTS // 8 - 1)
 _AGAIN = 100  # requests that ask a second time
 
 
-def flaws_of_choosing(draw: Draw, *, samples: int = 20_000) -> list[str]:
-    """The faults of how requests are answered; empty if there are none."""
-    return list(dict.fromkeys(_flaws(draw, samples)))
-
-
-def _flaws(draw: Draw, samples: int) -> Iterator[str]:
+def flaws_of_choosing(draw: Draw, *, samples: int = 20_000) -> Iterator[str]:
+    """Yield the faults of how requests are answered, some of them more than once."""
     policies = [np.array(_SKEWED, dtype=np.uint32), uniform_policy(2), uniform_policy(7)]
     for number, policy in enumerate(policies):
         chances = policy / PARTS

@@ -190,7 +190,7 @@ def _flaws_of_choices() -> tuple[str, ...]:
     from streamdp.client import choosing
     from streamdp.lab.audit import flaws_of_choosing
 
-    return tuple(flaws_of_choosing(partial(choosing.chosen_arm, salt="audit")))
+    return tuple(dict.fromkeys(flaws_of_choosing(partial(choosing.chosen_arm, salt="audit"))))
 
 
 def _refuse_beside_config(**options: object) -> None:
