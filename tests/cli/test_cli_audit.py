@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Callable
 from fractions import Fraction
-from functools import partial
 
 import pytest
 
@@ -28,10 +27,9 @@ SHARED = audit.Memo()
 
 
 @pytest.fixture(autouse=True)
-def the_engine_is_audited_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the first command that is run, in blocks of up to 16 slots."""
+def the_engine_is_audited_once(monkeypatch: pytest.MonkeyPatch, short_blocks: None) -> None:
+    """By the first command that is run."""
     monkeypatch.setattr(audit, "Memo", lambda: SHARED)
-    monkeypatch.setattr(audit, "audit_kind", partial(audit.audit_kind, longest=16))
 
 
 def run(*args: str) -> tuple[int, str]:

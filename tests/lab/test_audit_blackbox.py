@@ -15,7 +15,6 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from functools import partial
 from math import inf, log
 from pathlib import Path
 from typing import Any
@@ -299,12 +298,6 @@ def the_engine_is_audited_once(monkeypatch: Patch) -> None:
 
 
 once = pytest.mark.usefixtures("the_engine_is_audited_once")
-
-
-@pytest.fixture
-def short_blocks(monkeypatch: Patch) -> None:
-    """The command's audit looks at blocks of up to 16 slots; what it finds is asked elsewhere."""
-    monkeypatch.setattr(audit, "audit_kind", partial(audit.audit_kind, longest=16))
 
 
 QUICK = ("audit", "--recipe", "incumbent_leader", "--epsilon", "1", "--actions", "2",
