@@ -86,7 +86,7 @@ class Batch:
     """Which slots' contents may be unusable, where that is known. NOT PRIVATE: only a quarantine
     reads it (which is as sensitive as the input)."""
     allowed: Bools | None = None
-    """Which arms (K) may have a chance in the policies that begin with these slots; None: all."""
+    """Which actions (K) may have a chance in policies that begin with these slots; None: all."""
 
     @classmethod
     def of_losses(cls, keys: Sequence[Key], losses: ArrayLike, offsets: ArrayLike) -> Batch:

@@ -128,7 +128,7 @@ class PolicyHistory:
 
     def _points(self, actions: int, released: Sequence[bytes]) -> list[PolicyPoint]:
         learners = Learners(Method.of(self._opening), actions=actions)
-        first = learners.begin(0, self._opening)
+        first = learners.begin(0, self._opening, self._allowed[0])
         row, kind = learners.row(0), learners.method.kind(actions)
         every, last = -(-len(self._slots) // MOST_POINTS), len(released)
         wanted, points = {*range(0, last + 1, every), last}, []
@@ -136,18 +136,18 @@ class PolicyHistory:
             return []
         lengths, evidence = np.diff(self._slots).tolist(), kind.evidence
         tables, apart = list[int](), list[Floats]()
-        for at, numbers in enumerate((b"", *released)):
+        for at, (numbers, allowed) in enumerate(zip((b"", *released), self._allowed, strict=True)):
             if at:
                 drawn = np.frombuffer(numbers, np.int64)
                 if kind.evidence.wrong(row.columns, drawn, lengths[at - 1]):
                     return []
-                row.fold(drawn, lengths[at - 1])
+                row.fold(drawn, lengths[at - 1], allowed)
             due = int(kind.schedule.lengths(np.array([first + at]))[0])
             if isinstance(evidence, ReleasedTables) and at < last:
                 tables.append(int(row.columns["table"][0]))
-                apart.append(evidence.apart(row.in_force(due), tables[-1]))
+                apart.append(evidence.apart(row.in_force(due, allowed), tables[-1]))
             if at in wanted:
-                shares = (row.in_force(due, self._allowed[at]) / PARTS).tolist()
+                shares = (row.in_force(due, allowed) / PARTS).tolist()
                 chances = row.likely_best() if at == last else None
                 likely = None if chances is None else chances.tolist()
                 points.append(PolicyPoint(self._slots[at], at, shares, likely))

@@ -41,7 +41,6 @@ from streamdp.core.evidence.evidence import STAYS_AWAY, Known, PublicEvidence, P
 from streamdp.core.evidence.votes import Votes
 from streamdp.core.kinds.kind import Kind
 from streamdp.core.learners.recipes import is_name_of, kind_of, kind_written
-from streamdp.core.releases import Release
 from streamdp.core.schedule import Schedule
 from streamdp.core.snapshot import Layout, Loading
 from streamdp.service.spec import StreamSpec
@@ -294,7 +293,7 @@ class LearnerBefore:
         return cls(kind.actions, schedule, kind, kind.evidence)
 
     def newest(
-        self, row: tuple[After, PublicRow] | None, releases: Sequence[Release]
+        self, row: tuple[After, PublicRow] | None, releases: Sequence[Recorded]
     ) -> tuple[After, Known] | None:
         """What a key carries over after the releases that are newer than its row.
 
@@ -302,7 +301,8 @@ class LearnerBefore:
         """
         after, public = (None, None) if row is None else row
         known = None if public is None else public.known()
-        for release in releases:
+        for recorded in releases:
+            release = recorded.release
             named, numbers = release.identity, np.array(release.numbers, dtype=np.int64)
             if after is not None and (after.born, after.block) > (named.born, named.block):
                 continue  # the row holds it already
@@ -314,11 +314,11 @@ class LearnerBefore:
                 continue
             if release.carried is not None:
                 length = int(self.schedule.lengths(np.array([block]))[0])
-                public = PublicRow.resumed(self.evidence, release.carried, length)
+                public = PublicRow.resumed(self.evidence, release.carried, length, recorded.allowed)
             elif opens:
                 public = PublicRow.opened(self.evidence, numbers)
             elif public is not None:
-                public.fold(numbers, release.stop - release.start)
+                public.fold(numbers, release.stop - release.start, recorded.allowed)
             known = None if public is None else public.known()
         return None if after is None or known is None else (after, known)
 
@@ -415,10 +415,10 @@ def _newest(
 ) -> dict[Key, tuple[After, Known] | None]:
     """The public part of each key's newest learner in an epoch, where its row does not say it; None
     where nothing says it any more."""
-    releases: defaultdict[Key, list[Release]] = defaultdict(list)
+    releases: defaultdict[Key, list[Recorded]] = defaultdict(list)
     for recorded in sorted(source.releases.values(), key=_age):
         if recorded.release.kind in (OPENING, *ENDS_BLOCK):
-            releases[recorded.release.key].append(recorded.release)
+            releases[recorded.release.key].append(recorded)
     return {
         key: before.newest(_row(epoch, loaded, before.evidence, key), of_key)
         for key, of_key in releases.items()

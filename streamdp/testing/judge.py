@@ -177,12 +177,16 @@ def _policies(lines: Sequence[LedgerLine], records: Sequence[LineOfKey]) -> Iter
         method, learner = Method.of(line), line.identity._replace(block=0, kind="")
         learners = tables.setdefault((line.epoch, method), Learners(method))
         row, due = rows.setdefault(learner, len(rows)), line.block + 1
+        taken = [
+            of for of in lists if of.epoch == line.epoch and of.next_offset <= line.last_offset
+        ]
+        allowed = taken[-1].allowed() if taken else None
         try:
             if line.kind == OPENING:
-                due = learners.begin(row, line)
+                due = learners.begin(row, line, allowed)
             else:
                 released, length = released_by(line, learners, row), line.stop - line.start
-                learners.folded(np.array([row]), released[None], np.array([length]))
+                learners.folded(np.array([row]), released[None], np.array([length]), allowed)
                 kind = method.kind(learners.actions)
                 assert kind is not None
                 yield from (f"{line.identity}: {wrong}" for wrong in released_with(kind, line))
@@ -194,13 +198,9 @@ def _policies(lines: Sequence[LedgerLine], records: Sequence[LineOfKey]) -> Iter
             if policy is None:
                 continue
             learners.count("in_force", len(policy) // _PART_BYTES)
-            taken = [
-                of for of in lists if of.epoch == line.epoch and of.next_offset <= line.last_offset
-            ]
             named = 0 if line.list_ordinal is UNSET else line.list_ordinal
             if named != (taken[-1].list_ordinal if taken else 0):
                 yield f"{line.identity}: of list {named}, which does not hold for its records"
-            allowed = taken[-1].allowed() if taken else None
             if (paused or []) != (list(taken[-1].without_part()) if taken else []):
                 yield f"{line.identity}: names without parts that are not its list's"
             computed = learners.policies(np.array([row]), np.array([due]), allowed)

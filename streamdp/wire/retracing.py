@@ -150,13 +150,19 @@ class Learners:
         if self.actions or self.method.learner is None:
             self._put(rows, self.evidence.opened(released))
 
-    def resumed(self, rows: Ints, carried: Sequence[Carried], lengths: Ints) -> None:
+    def resumed(
+        self,
+        rows: Ints,
+        carried: Sequence[Carried],
+        lengths: Ints,
+        allowed: Bools | None = None,
+    ) -> None:
         """Begin rows, in blocks of these lengths, with what is carried."""
         self._clear(rows)
-        self._put(rows, self.evidence.resumed(carried, lengths))
+        self._put(rows, self.evidence.resumed(carried, lengths, allowed))
 
-    def begin(self, row: int, line: Charge) -> int:
-        """Begin a row with its opening; return its first block."""
+    def begin(self, row: int, line: Charge, allowed: Bools | None = None) -> int:
+        """Begin a row with its opening, under what its list allows; return its first block."""
         rows = np.array([row])
         if line.carried is UNSET:
             drawn = line.released()
@@ -168,12 +174,14 @@ class Learners:
         length = 0  # `successions` reports a schedule that is none
         if schedule is not None:
             length = int(schedule.lengths(np.array([carried.block]))[0])
-        self.resumed(rows, [carried], np.array([length]))
+        self.resumed(rows, [carried], np.array([length]), allowed)
         return carried.block
 
-    def folded(self, rows: Ints, released: Ints, lengths: Ints) -> None:
-        """Add the release of a block of each row."""
-        self._put(rows, self.evidence.fold(self._of(rows), released, lengths))
+    def folded(
+        self, rows: Ints, released: Ints, lengths: Ints, allowed: Bools | None = None
+    ) -> None:
+        """Add the release of a block of each row; the next ones are of the allowed actions."""
+        self._put(rows, self.evidence.fold(self._of(rows), released, lengths, allowed))
 
     def wrong(self, row: int, released: Ints, length: int) -> str:
         """Why no block of a row, of this length, ends with this release; "" if one may."""

@@ -29,7 +29,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from streamdp.core.arrays import Field
+from streamdp.core.arrays import Bools, Field
 from streamdp.core.errors import StateMismatch
 from streamdp.core.events import OPENING, After, Carried, Key
 from streamdp.core.evidence.policy_rule import CARRIED_PER_ARM
@@ -43,6 +43,7 @@ from streamdp.wire.lines import (
     Natural,
     PolicyLine,
     Positive,
+    allowed_of,
     from_base64,
 )
 from streamdp.wire.published import Lines, decode_in_force, decode_ledger
@@ -182,6 +183,14 @@ class Recorded:
     ordinal: int  # of its ledger line
     ledger: bytes = field(repr=False)
     action: bytes | None = field(repr=False)
+
+    @property
+    def allowed(self) -> Bools | None:
+        """Which actions the list allowed under which it was drawn; None: all."""
+        line = None if self.action is None else decode_in_force(self.action)
+        if not isinstance(line, PolicyLine) or line.paused is UNSET:
+            return None
+        return allowed_of(line.actions, line.paused)
 
 
 @dataclass(slots=True)

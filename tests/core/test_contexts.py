@@ -394,17 +394,6 @@ def test_what_is_best_stays_so_where_it_is_always_rewarded() -> None:
     assert np.min(policies[-8:]) > 0.9
 
 
-def test_a_list_is_refused_whatever_wrote_it() -> None:
-    """It names actions; those of cells are over all of them."""
-    fields = Contexts.read('{"device":["phone"]}')
-    made = FEEDBACK_RECIPES["policy_contexts"](
-        actions=fields.arms(("a", "b")), epsilon="1", context=fields
-    )
-    row = PublicRow.opened(made.evidence, np.zeros(0, np.int64))
-    with pytest.raises(StateMismatch, match="list: with contexts"):
-        row.in_force(1, np.array([True, True, False, True]))
-
-
 @pytest.mark.parametrize("played", ["header", "value"])
 def test_what_a_key_carries_over_is_what_it_goes_on_from(played: str) -> None:
     """With a table chosen by it; an arm that stays away begins anew, and other lengths do not."""

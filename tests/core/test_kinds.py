@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import streamdp as sd
-from streamdp.core.arrays import Columns, Ints
+from streamdp.core.arrays import Bools, Columns, Ints
 from streamdp.core.bank import Gathered
 from streamdp.core.engine import Rebuilding, plan
 from streamdp.core.events import ACTION, OPENING, SUMS, After, Batch, Carried, Key
@@ -101,9 +101,11 @@ class PeekingVotes(Votes):
 
     seen: list[Ints] = field(default_factory=list)
 
-    def fold(self, public: Columns, released: Ints, lengths: Ints) -> Columns:
+    def fold(
+        self, public: Columns, released: Ints, lengths: Ints, allowed: Bools | None = None
+    ) -> Columns:
         """The best of the sums that were drawn from."""
-        now = super().fold(public, released, lengths)
+        now = super().fold(public, released, lengths, allowed)
         return {**now, "action": self.seen.pop().argmin(axis=1)} if self.seen else now
 
 

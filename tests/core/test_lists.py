@@ -9,23 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from streamdp.core.arrays import Bools, Columns, Ints
-from streamdp.core.bank import Gathered
+from streamdp.core.arrays import Bools, Columns, Floats, Ints
 from streamdp.core.engine import Engine
 from streamdp.core.engine.releasing import Draws, Ended
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import NO_ARM, OPENING, Batch
+from streamdp.core.evidence.context_model import ContextModel
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.evidence import PublicRow
 from streamdp.core.evidence.policies import ReleasedSums
 from streamdp.core.evidence.policy import PARTS, Policy
+from streamdp.core.evidence.released_tables import ReleasedTables
 from streamdp.core.grid import NULL, UNIT
 from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.core.learners import RECIPES as RECIPES_OF_LOSSES
@@ -46,7 +47,7 @@ def learner(recipe: str, actions: Sequence[str] = ACTIONS, **options: str) -> Po
     return FEEDBACK_RECIPES[recipe](actions=list(actions), epsilon="1", **options)
 
 
-def released(blocks: int, *, arms: int = 3, seed: int = 3) -> Ints:
+def released(blocks: int, arms: int = 3, *, seed: int = 3) -> Ints:
     """Sums and counts of some blocks, which show the first action less than others."""
     chance = np.random.default_rng(seed)
     gains = chance.integers(-2 * UNIT, 2 * UNIT, (blocks, arms))
@@ -121,11 +122,11 @@ def test_a_single_action_that_is_left_has_everything() -> None:
 
 
 def test_an_engine_refuses_a_list_that_allows_nothing_or_is_of_others() -> None:
-    batch = log()
+    batch = neighbours(learner("policy_blocks"))
     for of, allowed in (
         (learner("policy_blocks"), np.zeros(3, dtype=np.bool_)),
         (learner("policy_blocks"), np.ones(2, dtype=np.bool_)),
-        (in_contexts(), np.ones(4, dtype=np.bool_)),
+        (in_contexts(), np.ones(6, dtype=np.bool_)),
     ):
         with pytest.raises(InvalidConfig, match=r"batch\.allowed"):
             engine(of).apply_batch(replace(batch, allowed=allowed))
@@ -136,15 +137,60 @@ def test_an_engine_refuses_a_list_that_allows_nothing_or_is_of_others() -> None:
 
 
 def test_evidence_refuses_a_list_of_other_actions() -> None:
-    with pytest.raises(StateMismatch, match="list: actions"):
-        row_after(learner("policy_blocks"), released(1)).in_force(4, np.ones(5, dtype=np.bool_))
+    for of in (learner("policy_blocks"), in_contexts()):
+        with pytest.raises(StateMismatch, match="list: actions"):
+            row_after(of, released(0)).in_force(4, np.ones(5, dtype=np.bool_))
 
 
-def in_contexts() -> PolicyLearner:
-    fields = Contexts.read('{"device":["phone"]}')
+# -- contexts --------------------------------------------------------------------------------------
+
+FIELDS = Contexts.read('{"device":["phone"]}')
+
+
+def in_contexts(actions: Sequence[str] = ACTIONS, played: str = "header") -> PolicyLearner:
     return FEEDBACK_RECIPES["policy_contexts"](
-        actions=fields.arms(("a", "b")), epsilon="1", context=fields
-    )
+        actions=FIELDS.arms(tuple(actions)), epsilon="1", context=FIELDS, played=played,
+        schedule="capped 4",
+    )  # fmt: skip
+
+
+def lived_through(
+    of: PolicyLearner, shows: Ints, rewards: Floats, *lists: Bools | None
+) -> list[Any]:
+    """Blocks without noise of so many shows of each arm; what followed under these lists: table and
+    policy."""
+    row, seen = PublicRow.opened(of.evidence, NOTHING), []
+    assert isinstance(of.rule, ContextModel)
+    gains = np.rint(shows * (rewards - 0.5) * UNIT).astype(np.int64)
+    for allowed in lists:
+        sums = of.rule.summed(int(row.columns["table"][0]), gains[None])[0]
+        numbers = np.concatenate([sums, np.zeros(shows.size - sums.size, np.int64), shows])
+        row.fold(numbers, int(shows.sum()), allowed)
+        policy = row.in_force(1 << 12, allowed).reshape(FIELDS.cells, -1)
+        seen.append((int(row.columns["table"][0]), policy.tolist()))
+    return seen
+
+
+def test_in_each_cell_it_is_as_if_there_were_no_other_actions() -> None:
+    """Tables too. While the other has nothing to tell: equal bits."""
+    allowed = np.array([True, False, True])
+    shows, rewards = np.array([90, 0, 60, 80, 0, 70]), np.array([0.4, 0, 0.1, 0.1, 0, 0.4])
+    three = lived_through(in_contexts(), shows, rewards, *[allowed] * 6)
+    few = np.tile(allowed, FIELDS.cells)
+    two = lived_through(in_contexts(["a", "c"]), shows[few], rewards[few], *[None] * 6)
+    assert [(table, np.delete(policy, 1, axis=1).tolist()) for table, policy in three] == two
+    assert len({table for table, _ in two}) > 1
+
+
+def test_beside_a_paused_action_that_is_the_best_the_others_are_still_told_apart() -> None:
+    """By the tables that are released while it is paused: those of what it is not among."""
+    shows, rewards = np.array([800] * 6), np.array([0.9, 0.2, 0.1, 0.9, 0.1, 0.2])
+    before = lived_through(in_contexts(), shows, rewards, *[None] * 6)
+    assert before[-1][0] == 0  # what is the best is known
+    paused = np.array([False, True, True])
+    after = lived_through(in_contexts(), shows, rewards, *[None] * 6, *[paused] * 3)
+    assert after[5] == before[-1]
+    assert after[6][0] > 0
 
 
 # -- neighbours ------------------------------------------------------------------------------------
@@ -157,91 +203,102 @@ def engine(of: Any) -> Engine:
     )  # fmt: skip
 
 
-SLOTS = 14  # blocks end after 1, 3, 7 and 11 slots: the last is open
+SLOTS = 14  # of each key; its blocks end after 1, 3, 7 and 11: the last is open
 TAKEN = {"first block": 0, "inside": 5, "last record": 6, "next record": 7, "never": SLOTS}
 
 
-def log(at: int = -1, content: tuple[int, int] = (0, 0)) -> Batch:
-    """A stream of one key; the content of one slot is replaced."""
+def neighbours(of: PolicyLearner) -> Batch:
+    """A stream of one key, and all that have one other content: each as a key of its own."""
     arms, gains = np.arange(SLOTS) % 3, np.arange(SLOTS) * 1000 % NULL
-    if at >= 0:
-        arms[at], gains[at] = content
-    slots = np.arange(SLOTS)
-    return feedback_batch([b"k"], slots * 0, arms.astype(np.int32), gains.astype(np.int64), slots)
+    rows = [(arms, gains)]
+    for at in range(SLOTS):
+        others = [at % 3] if of.played == "header" else range(NO_ARM, len(of.actions))
+        for arm, gain in product(others, (-NULL, 0, NULL)):
+            rows.append((arms.copy(), gains.copy()))
+            rows[-1][0][at], rows[-1][1][at] = arm, gain
+    many = len(rows)
+    played, sizes = (np.stack(columns, axis=1).reshape(-1) for columns in zip(*rows, strict=True))
+    return feedback_batch(
+        [b"%d" % key for key in range(many)], np.tile(np.arange(many), SLOTS),
+        played.astype(np.int32), sizes.astype(np.int64), np.arange(SLOTS * many),
+    )  # fmt: skip
 
 
 def lived(of: PolicyLearner, batch: Batch, taken: int) -> Releases:
-    """The log under a list from a record on; what is drawn is the same for all logs."""
-    machine, parts = engine(of), list[Releases]()
+    """The logs under a list from each one's slot on; what is drawn is the same for all."""
+    machine, parts, many = engine(of), list[Releases](), len(batch.keys)
     for (begin, end), allowed in zip(
         pairwise((0, taken, SLOTS)), (None, np.array([True, False, True])), strict=True
     ):
         if begin < end:
-            part = batch.part(slice(begin, end))
+            part = batch.part(slice(begin * many, end * many))
             parts.append(machine.apply_batch(replace(part, allowed=allowed)))
     return machine.no_releases.joined(parts)
 
 
-def shown(of: PolicyLearner, batch: Batch, taken: int) -> tuple[bytes, ...]:
-    """Everything that releases say beside their numbers."""
-    releases = lived(of, batch, taken)
-    names = ("kind", "born", "block", "start", "stop", "first_offset", "last_offset", "in_force")
-    return tuple(getattr(releases, name).tobytes() for name in names)
-
-
-def neighbours(played: str) -> Iterator[Batch]:
-    yield log()
-    for at in range(SLOTS):
-        arms = (at % 3,) if played == "header" else (NO_ARM, 0, 1, 2)
-        for arm in arms:
-            for gain in (-NULL, 0, NULL):
-                yield log(at, (arm, gain))
+def shown(releases: Releases, some: Ints, key: int) -> tuple[bytes, ...]:
+    """Everything that the releases of a key say beside their numbers."""
+    names = ("kind", "block", "start", "stop", "in_force")
+    places = (
+        getattr(releases, name)[some] - key for name in ("born", "first_offset", "last_offset")
+    )
+    return *(getattr(releases, name)[some].tobytes() for name in names), *map(bytes, places)
 
 
 def faults(of: PolicyLearner, taken: int) -> Iterator[str]:
-    """What is wrong with a list that was taken at a record, over all neighbours."""
-    seen = {shown(of, batch, taken) for batch in neighbours(of.played)}
-    if len(seen) > 1:
+    """What is wrong with a list that was taken at a slot, over all neighbours."""
+    batch = neighbours(of)
+    releases, many = lived(of, batch, taken), len(batch.keys)
+    some = [np.flatnonzero(releases.born == key) for key in range(many)]
+    if len({shown(releases, of_key, key) for key, of_key in enumerate(some)}) > 1:
         yield "depends on content"
-    releases = lived(of, log(), taken)
-    for at in range(len(releases)):
-        policy, block = releases.in_force[at], released_of(releases, at)  # type: ignore[index]
-        under = int(releases.last_offset[at]) >= taken
-        if under and policy[1]:
+    row = PublicRow.opened(of.evidence, NOTHING)
+    for at in some[0].tolist():
+        policy = releases.in_force[at]  # type: ignore[index]
+        under = bool(releases.last_offset[at] >= taken * many)
+        paused = policy.reshape(-1, len(ACTIONS))[:, 1]
+        if under and paused.any():
             yield "a paused action is drawn"
-        if not under and not policy[1]:
+        if not under and not paused.all():
             yield "a list is known before its position"
-        expected = row_after(of, block).in_force(4, np.arange(3) != 1 if under else None)
-        if policy.tolist() != expected.tolist():
+        allowed = np.arange(3) != 1 if under else None
+        if releases.kind[at] != releases.kinds.index(OPENING):
+            row.fold(releases.numbers[at], int(releases.stop[at] - releases.start[at]), allowed)
+        if policy.tolist() != row.in_force(4, allowed).tolist():
             yield "a policy does not follow from releases and list"
-
-
-def released_of(releases: Releases, at: int) -> Ints:
-    """What the blocks up to a release have released."""
-    some = releases.kind[: at + 1] != releases.kinds.index(OPENING)
-    numbers: Ints = releases.numbers[: at + 1][some]
-    return numbers
 
 
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a block releases is a function of its number alone."""
+    """What a block releases follows from earlier releases alone: of its table, filled up."""
 
     def drawn(
         self: PolicyLearner, name: str, private: Columns, public: Columns, bits: object
     ) -> NDArray[np.int64]:
         known = np.count_nonzero(public["remembered"], axis=1)
-        return np.stack([released(8, seed=5)[int(many) % 8] for many in known])
+        numbers = np.stack(
+            [released(8, len(self.actions), seed=5)[of % 8] for of in known.tolist()]
+        )
+        if isinstance(self.rule, ContextModel):
+            for row, table in enumerate(public["table"].tolist()):
+                numbers[row, self.rule.size(table) : len(self.actions)] = 0
+        return numbers
 
     monkeypatch.setattr(PolicyLearner, "draw", drawn)
 
 
+OF = {
+    **{f"by {of}": learner("policy_blocks", played=of) for of in ("header", "value")},
+    **{f"contexts by {of}": in_contexts(played=of) for of in ("header", "value")},
+}
+
+
 @pytest.mark.usefixtures("scripted")
 @pytest.mark.parametrize("taken", TAKEN.values(), ids=list(TAKEN))
-@pytest.mark.parametrize("played", ["header", "value"])
-def test_nothing_that_a_list_does_depends_on_content(played: str, taken: int) -> None:
+@pytest.mark.parametrize("of", OF.values(), ids=list(OF))
+def test_nothing_that_a_list_does_depends_on_content(of: PolicyLearner, taken: int) -> None:
     """Taken in a key's first block, inside one, with its last record, with the next, or never."""
-    assert list(faults(learner("policy_blocks", played=played), taken)) == []
+    assert list(faults(of, taken)) == []
 
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -249,34 +306,39 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 def draws_what_is_paused(patch: pytest.MonkeyPatch) -> None:
     """A floor for everybody."""
-    in_force = ReleasedSums.in_force
+    for evidence in (ReleasedSums, ReleasedTables):
+        in_force = evidence.in_force
 
-    def generous(
-        self: ReleasedSums, public: Columns, lengths: Ints, allowed: Bools | None = None
-    ) -> Policy:
-        policy = in_force(self, public, lengths, allowed)
-        if allowed is not None:
-            policy[:, allowed.argmax()] -= np.uint32(16)
-            policy[:, allowed.argmin()] += np.uint32(16)
-        return policy
+        def generous(
+            self: Any,
+            public: Columns,
+            lengths: Ints,
+            allowed: Bools | None = None,
+            of: Any = in_force,
+        ) -> Policy:
+            policy: Policy = of(self, public, lengths, allowed)
+            if allowed is not None:
+                policy[:, allowed.argmax()] -= np.uint32(16)
+                policy[:, allowed.argmin()] += np.uint32(16)
+            return policy
 
-    patch.setattr(ReleasedSums, "in_force", generous)
+        patch.setattr(evidence, "in_force", generous)
 
 
 def looks_at_open_sums(patch: pytest.MonkeyPatch) -> None:
-    """Under a list the best action of the block that just ended has all."""
+    """Under a list the best action of the block that just ended has all, in every cell."""
     close = Engine._close
 
     def peeking(
         self: Engine, ended: Ended, paid: Sequence[Bools], draws: Draws, allowed: Bools | None
     ) -> Iterator[Releases]:
-        sums = Gathered(self._bank.private, ended.rows)["sums"].copy()
+        sums = next(iter(self._bank.private.values()))[ended.rows]
         for releases in close(self, ended, paid, draws, allowed):
             if allowed is not None:
-                best = np.where(allowed, sums, np.iinfo(np.int64).min).argmax(axis=1)
-                chosen = np.zeros_like(releases.in_force)
-                chosen[np.arange(len(best)), best] = PARTS
-                releases = replace(releases, in_force=chosen)
+                of_cells = sums.reshape(len(sums), -1, len(allowed))
+                best = np.where(allowed, of_cells, np.iinfo(np.int64).min).argmax(axis=2)
+                chosen = np.eye(len(allowed), dtype=np.uint32)[best] * np.uint32(PARTS)
+                releases = replace(releases, in_force=chosen.reshape(len(sums), -1))
             yield releases
 
     patch.setattr(Engine, "_close", peeking)
@@ -292,6 +354,24 @@ def knows_a_list_too_early(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Engine, "apply_batch", early)
 
 
+def chooses_tables_by_open_sums(patch: pytest.MonkeyPatch) -> None:
+    """Under a list the next table follows from what the first action has gained."""
+    close, fold, sums = Engine._close, ReleasedTables.fold, list[Ints]()
+
+    def noted(self: Engine, ended: Ended, *of: Any) -> Iterator[Releases]:
+        sums.append(next(iter(self._bank.private.values()))[ended.rows])
+        return close(self, ended, *of)
+
+    def peeking(self: ReleasedTables, *of: Any) -> Columns:
+        folded, private = fold(self, *of), sums.pop() if sums else None
+        if private is None or of[-1] is None:
+            return folded
+        return {**folded, "table": private[:, 0] > 0}
+
+    patch.setattr(Engine, "_close", noted)
+    patch.setattr(ReleasedTables, "fold", peeking)
+
+
 MUTANTS: dict[Patch, str] = {
     draws_what_is_paused: "a paused action is drawn",
     looks_at_open_sums: "depends on content",
@@ -300,11 +380,23 @@ MUTANTS: dict[Patch, str] = {
 
 
 @pytest.mark.usefixtures("scripted")
+@pytest.mark.parametrize("of", OF.values(), ids=list(OF))
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
-def test_a_broken_list_is_caught(mutant: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_list_is_caught(
+    mutant: Patch, of: PolicyLearner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mutant(monkeypatch)
-    found = list(faults(learner("policy_blocks"), TAKEN["inside"]))
+    found = list(faults(of, TAKEN["inside"]))
     assert any(MUTANTS[mutant] in fault for fault in found)
+
+
+@pytest.mark.usefixtures("scripted")
+@pytest.mark.parametrize("played", ["header", "value"])
+def test_a_table_that_follows_from_open_sums_is_caught(
+    played: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chooses_tables_by_open_sums(monkeypatch)
+    assert "depends on content" in faults(in_contexts(played=played), TAKEN["inside"])
 
 
 @pytest.mark.slow
@@ -320,4 +412,4 @@ def test_the_audit_of_kinds_catches_it_too(mutant: Patch, monkeypatch: pytest.Mo
 
 def test_no_story_of_lists_is_told_where_none_is_followed() -> None:
     of_losses = RECIPES_OF_LOSSES["incumbent_leader"](actions=["a", "b"], epsilon="1")
-    assert [*lists(of_losses, longest=8), *lists(in_contexts(), longest=8)] == []
+    assert [*lists(of_losses, longest=8)] == []

@@ -88,8 +88,10 @@ class Remembering:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def fold(self, public: Columns, released: Ints, lengths: Ints) -> Columns:
-        now = dict(self.inner.fold(public, released, lengths))
+    def fold(
+        self, public: Columns, released: Ints, lengths: Ints, allowed: Bools | None = None
+    ) -> Columns:
+        now = dict(self.inner.fold(public, released, lengths, allowed))
         if not self.sums:  # a rebuilt engine draws nothing
             return now
         sums = self.sums.pop()

@@ -43,12 +43,12 @@ def check_action(action: object, actions: Collection[str] | None = None) -> None
 
 
 def check_allowed(allowed: Bools, kind: Kind) -> None:
-    """Refuse what allows no arm of a feedback stream without contexts."""
-    if kind.evidence.answers != "policy" or kind.recipe.contexts is not None:
-        refuse("batch.allowed", "not of this stream", "policies without contexts", "another")
-    if allowed.shape != (len(kind.actions),) or not allowed.any():
-        expected = f"{len(kind.actions)} of which some are allowed"
-        refuse("batch.allowed", "allows no arm", expected, f"{allowed.sum()} of {allowed.size}")
+    """Refuse what allows no action, or is not of these actions."""
+    if not (many := kind.evidence.listed):
+        refuse("batch.allowed", "not of this stream", "a feedback stream", "one of losses")
+    if allowed.shape != (many,) or not allowed.any():
+        expected, got = f"{many} of which some are allowed", f"{allowed.sum()} of {allowed.size}"
+        refuse("batch.allowed", "allows no action", expected, got)
 
 
 def cell_of(context: object, contexts: Contexts | None) -> int:

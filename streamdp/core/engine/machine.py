@@ -327,8 +327,9 @@ class Engine:
         lengths = schedule.lengths(bank.block[rows])
         if carried:
             which = np.fromiter(carried, dtype=np.int64, count=len(carried))
-            self._put(rows[which], evidence.resumed(list(carried.values()), lengths[which]))
-            released[which, 0] = [known.action for known in carried.values()]
+            known = list(carried.values())
+            self._put(rows[which], evidence.resumed(known, lengths[which], batch.allowed))
+            released[which, 0] = [of.action for of in known]
         in_force = evidence.in_force(Gathered(bank.public, rows), lengths, batch.allowed)
         place = np.searchsorted(batch.offsets, planned.born)
         if batch.times is not None:
@@ -357,9 +358,10 @@ class Engine:
             for code, (release, due) in enumerate(zip(self._releases, paid, strict=True), start=1)
             if due.any()
         ]
-        self._put(rows, evidence.fold(Gathered(bank.public, rows), drawn[0][2], lengths))
+        public = Gathered(bank.public, rows)
+        self._put(rows, evidence.fold(public, drawn[0][2], lengths, allowed))
         next_lengths = self.kind.schedule.lengths(ended.block + 1)
-        in_force = evidence.in_force(Gathered(bank.public, rows), next_lengths, allowed)
+        in_force = evidence.in_force(public, next_lengths, allowed)
         for name in self._cleared:
             bank.private[name][rows] = 0
         bank.block[rows] += 1
@@ -428,7 +430,7 @@ class Engine:
     def in_force(self, key: Key) -> InForce | None:
         """What releases say: the number of an action, or a policy, in parts of 2²⁴ of each arm.
 
-        It is over all arms, whatever was `allowed` in the newest batch.
+        It is over all actions, whatever was `allowed` in the newest batch.
         """
         check_keys([key])
         row = self._bank.row(key)

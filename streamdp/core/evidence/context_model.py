@@ -49,16 +49,16 @@ which adds one number after the other.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 from typing import ClassVar
 
 import numpy as np
 
-from streamdp.core.arrays import Floats, Ints
-from streamdp.core.errors import InvalidConfig
+from streamdp.core.arrays import Bools, Floats, Ints
+from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.evidence.context_factors import Factors, Fields, Fitted, Prospects, levels_of
 from streamdp.core.evidence.policy import Policy, parts_of, with_floor
 from streamdp.core.evidence.policy_arithmetic import log2, ordered_sum
@@ -149,11 +149,18 @@ class ContextModel:
 
     # -- blocks in -------------------------------------------------------------------------------
 
-    def divided(self, state: Floats, table: int, counts: Floats, lengths: Ints) -> Floats:
+    def divided(
+        self,
+        state: Floats,
+        table: int,
+        counts: Floats,
+        lengths: Ints,
+        allowed: Bools | None = None,
+    ) -> Floats:
         """How often blocks showed each arm, by noisy counts of a table's entries.
 
         An entry's events are in its cells as often as each one occurs, and as often as the policy
-        shows the action there.
+        of what is allowed shows the action there.
         """
         if self.size(table) == self.arms:
             return counts
@@ -162,7 +169,7 @@ class ContextModel:
         of_cells = ordered_sum(seen.reshape(len(seen), -1, self.actions).transpose(2, 0, 1))
         of_cells[~np.any(of_cells > 0, axis=1)] = 1.0
         shares = np.repeat(of_cells, self.actions, axis=1) * self.policy(
-            state, np.full(len(state), table), lengths
+            state, np.full(len(state), table), lengths, allowed
         )
         whole = self._of_entries(table, shares)
         place = self.places[table]
@@ -231,12 +238,20 @@ class ContextModel:
 
     # -- the next table --------------------------------------------------------------------------
 
-    def chosen(self, state: Floats, shown: Floats, noise: NoiseVariance) -> Ints:
+    def chosen(
+        self, state: Floats, shown: Floats, noise: NoiseVariance, allowed: Bools | None = None
+    ) -> Ints:
         """The table of each row's next block, which shows arms as often as `shown` says.
 
-        By the likeliest hypothesis. While nothing is known: all cells together.
+        By the likeliest hypothesis. While nothing is known: all cells together. By the allowed
+        actions alone: it does not matter how good the others are, and beside one of them that is
+        the best for certain no other would matter.
         """
-        return np.asarray(self.prospects(state, shown, noise).argmax(axis=0))
+        of = self
+        if allowed is not None:
+            of, state = self.among(allowed, state)
+            shown = shown[:, np.tile(allowed, self.arms // self.actions)]
+        return np.asarray(of.prospects(state, shown, noise).argmax(axis=0))
 
     def prospects(self, state: Floats, shown: Floats, noise: NoiseVariance) -> Floats:
         """How far the variance of what matters is expected to fall with each table, × rows."""
@@ -267,15 +282,23 @@ class ContextModel:
 
     # -- what follows ----------------------------------------------------------------------------
 
-    def policy(self, state: Floats, tables: Ints, lengths: Ints) -> Policy:
+    def policy(
+        self, state: Floats, tables: Ints, lengths: Ints, allowed: Bools | None = None
+    ) -> Policy:
         """The policies of all cells, cell by cell, during blocks that release these tables.
 
         An action is tried as often as it may be the best by what the block's table can tell: it
-        would teach nothing about anything else.
+        would teach nothing about anything else. One that is not allowed has no chance and no floor.
         """
         if state.shape[1:] != self.history.shape(self.kept):
             expected, got = f"{self.kept} numbers", f"state {state.shape}"
             raise InvalidConfig("context", "another table", expected=expected, got=got)
+        if allowed is not None:
+            of, fewer = self.among(allowed, state)
+            policies = np.zeros((len(state), self.arms), dtype=np.uint32)
+            some = np.tile(allowed, self.arms // self.actions)
+            policies[:, some] = of.policy(fewer, tables, lengths)
+            return policies
         means, deviations = self.posterior(state, tables)
         chances = chances_of_best(
             means.reshape(-1, self.actions),
@@ -287,6 +310,14 @@ class ContextModel:
         floors = np.repeat(floors, prod(self.shape))[:, None]
         cells = with_floor(chances, np.broadcast_to(floors, chances.shape))
         return parts_of(cells).reshape(-1, self.arms)
+
+    def among(self, allowed: Bools, state: Floats) -> tuple[ContextModel, Floats]:
+        """The model of these actions alone, and what is known of them."""
+        if len(allowed) != self.actions:
+            raise StateMismatch("list", "actions", expected=self.actions, got=len(allowed))
+        some = np.tile(allowed, self.kept // self.actions)
+        model = _of_actions(self, int(np.count_nonzero(allowed)))
+        return model, self.history.of_arms(state, some)
 
     def posterior(self, state: Floats, tables: Ints | None = None) -> tuple[Floats, Floats]:
         """The mean gain and its deviation, rows × cells × actions: mixed of the hypotheses.
@@ -387,6 +418,12 @@ class ContextModel:
     def counted(self, table: int, of_arms: Floats) -> Floats:
         """How often a table's entries were shown, by exact shows of arms."""
         return self._of_entries(table, of_arms)
+
+
+@lru_cache(maxsize=32)
+def _of_actions(model: ContextModel, actions: int) -> ContextModel:
+    """The model of another number of actions: kept, with what it computes once."""
+    return replace(model, actions=actions)
 
 
 def weighed(state: Floats, gains: Floats, shown: Floats, noise: NoiseVariance) -> Floats:

@@ -46,6 +46,10 @@ class PublicEvidence(Protocol):
         """What is in force: one action, or a policy."""
 
     @property
+    def listed(self) -> int:
+        """How many actions a list names, for all cells alike; 0 where what follows heeds none."""
+
+    @property
     def carries(self) -> str:
         """What a key may carry over: it means the same wherever it is called the same.
 
@@ -67,22 +71,27 @@ class PublicEvidence(Protocol):
     def opened(self, released: Ints) -> Columns:
         """The public columns of new rows after these openings; columns left out are 0."""
 
-    def resumed(self, carried: Sequence[Carried], lengths: Ints) -> Columns:
+    def resumed(
+        self, carried: Sequence[Carried], lengths: Ints, allowed: Bools | None = None
+    ) -> Columns:
         """The public columns of rows that begin, in blocks of these lengths, with what is carried.
 
-        Columns left out are 0.
+        Columns left out are 0. `allowed`: as in `in_force`, of these blocks.
         """
 
-    def fold(self, public: Columns, released: Ints, lengths: Ints) -> Columns:
+    def fold(
+        self, public: Columns, released: Ints, lengths: Ints, allowed: Bools | None = None
+    ) -> Columns:
         """The public columns after a release of each row, from a block of this length.
 
-        Columns left out stay as they are.
+        Columns left out stay as they are. `allowed`: as in `in_force`, of the next blocks.
         """
 
     def in_force(self, public: Columns, lengths: Ints, allowed: Bools | None = None) -> InForce:
         """What is in force during the next blocks of rows, which have these lengths.
 
-        `allowed` says which arms may have a chance in a policy (K, at least one); None: all.
+        `allowed` says which actions may have a chance in a policy (K, at least one); None: all.
+        With contexts it is the same for all cells.
         """
 
     def likely_best(self, public: Columns) -> Floats | None:
@@ -114,14 +123,16 @@ class PublicRow:
         return cls(evidence, {**_zeros(evidence), **evidence.opened(released[None])})
 
     @classmethod
-    def resumed(cls, evidence: PublicEvidence, carried: Carried, length: int) -> Self:
+    def resumed(
+        cls, evidence: PublicEvidence, carried: Carried, length: int, allowed: Bools | None = None
+    ) -> Self:
         """The row of a learner that begins with what is carried, in a block of this length."""
-        begun = evidence.resumed([carried], np.array([length]))
+        begun = evidence.resumed([carried], np.array([length]), allowed)
         return cls(evidence, {**_zeros(evidence), **begun})
 
-    def fold(self, released: Ints, length: int) -> None:
+    def fold(self, released: Ints, length: int, allowed: Bools | None = None) -> None:
         """Add the release of a block of this length."""
-        now = self.evidence.fold(self.columns, released[None], np.array([length]))
+        now = self.evidence.fold(self.columns, released[None], np.array([length]), allowed)
         self.columns = {**self.columns, **now}
 
     def in_force(self, length: int, allowed: Bools | None = None) -> NDArray[Any]:

@@ -54,6 +54,11 @@ class ReleasedSums:
     says_more: bool = True
 
     @property
+    def listed(self) -> int:
+        """All arms."""
+        return self.numbers
+
+    @property
     def carries(self) -> Carries:
         """Posteriors of the arms; the numbers of other rules mean nothing under another rule."""
         return self.rule.history.carries
@@ -67,7 +72,9 @@ class ReleasedSums:
         """Nothing is known: histories are 0."""
         return {}
 
-    def resumed(self, carried: Sequence[Carried], lengths: Ints) -> Columns:
+    def resumed(
+        self, carried: Sequence[Carried], lengths: Ints, allowed: Bools | None = None
+    ) -> Columns:
         """The carried histories."""
         histories = [known.history or b"" for known in carried]
         size = 8 * CARRIED_PER_ARM * self.numbers
@@ -78,7 +85,9 @@ class ReleasedSums:
         begun = self.rule.history.resumed(numbers.reshape(-1, CARRIED_PER_ARM, self.numbers))
         return {"remembered": begun.reshape(len(begun), -1)}
 
-    def fold(self, public: Columns, released: Ints, lengths: Ints) -> Columns:
+    def fold(
+        self, public: Columns, released: Ints, lengths: Ints, allowed: Bools | None = None
+    ) -> Columns:
         """Learn from blocks with these releases."""
         now = self.learned(self.histories(public), released)
         return {"remembered": now.reshape(len(now), -1)}

@@ -40,6 +40,11 @@ class ReleasedTables:
     carries: str = "tables"
 
     @property
+    def listed(self) -> int:
+        """The actions, in any cell."""
+        return self.rule.actions
+
+    @property
     def fields(self) -> tuple[Field, ...]:
         """The history, and the table."""
         numbers = prod(self.rule.history.shape(self.rule.kept))
@@ -49,7 +54,9 @@ class ReleasedTables:
         """Nothing is known: histories are 0, and the first block releases all cells together."""
         return {}
 
-    def resumed(self, carried: Sequence[Carried], lengths: Ints) -> Columns:
+    def resumed(
+        self, carried: Sequence[Carried], lengths: Ints, allowed: Bools | None = None
+    ) -> Columns:
         """The carried histories. Arms are expected to be shown as they were."""
         histories = [known.history or b"" for known in carried]
         size = 8 * CARRIED_PER_ARM * self.rule.kept
@@ -61,11 +68,17 @@ class ReleasedTables:
         shown = np.maximum(begun[:, 0, -self.rule.arms :], 0.0)
         events = np.array([of.sum() for of in np.rint(shown)])  # whole numbers: exact in any order
         often = shown * (lengths / np.where(events > 0, events, 1.0))[:, None]
-        table = self.rule.chosen(begun, often, self.noise)
+        table = self.rule.chosen(begun, often, self.noise, allowed)
         return {"remembered": begun.reshape(len(begun), -1), "table": table}
 
-    def fold(self, public: Columns, released: Ints, lengths: Ints) -> Columns:
-        """Learn from blocks with these releases; choose the tables of the next ones."""
+    def fold(
+        self, public: Columns, released: Ints, lengths: Ints, allowed: Bools | None = None
+    ) -> Columns:
+        """Learn from blocks with these releases; choose the tables of the next ones.
+
+        Readers obey a list before policies follow it. So where shows have noise, they are divided
+        as if the list of the next blocks had held in these.
+        """
         before, tables, rule = self.histories(public), public["table"], self.rule
         now, chosen = np.empty_like(before), np.empty_like(tables)
         first, second = gains_and_counts(released, pairs=self.pairs)
@@ -75,25 +88,23 @@ class ReleasedTables:
             gains, shown = first[some, :many], second[some]
             if self.pairs:
                 counts = shown[:, :many]
-                shown = rule.divided(state, table, counts, lengths[some])
+                shown = rule.divided(state, table, counts, lengths[some], allowed)
             else:
                 counts = rule.counted(table, shown)
             now[some] = rule.learned(state, table, gains, counts, shown, self.noise)
-            chosen[some] = rule.chosen(now[some], shown, self.noise)
+            chosen[some] = rule.chosen(now[some], shown, self.noise, allowed)
         return {"remembered": now.reshape(len(now), -1), "table": chosen}
 
     def in_force(self, public: Columns, lengths: Ints, allowed: Bools | None = None) -> Policy:
         """The policies that follow; rows of which nothing is known have the same one.
 
-        They are over all arms: a list names actions, and none of their cells.
+        In each cell it is that of the allowed actions alone, as if there were no others.
         """
-        if allowed is not None:
-            expected = "policies over all actions of each cell"
-            raise StateMismatch("list", "with contexts", expected=expected, got="fewer arms")
         state, tables = self.histories(public), public["table"]
         if len(state) > 1 and not state.any() and (lengths == lengths[0]).all():
-            return np.repeat(self.rule.policy(state[:1], tables[:1], lengths[:1]), len(state), 0)
-        return self.rule.policy(state, tables, lengths)
+            alike = self.rule.policy(state[:1], tables[:1], lengths[:1], allowed)
+            return np.repeat(alike, len(state), 0)
+        return self.rule.policy(state, tables, lengths, allowed)
 
     def likely_best(self, public: Columns) -> Floats | None:
         """Arms of different cells are not compared."""

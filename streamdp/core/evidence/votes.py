@@ -93,6 +93,7 @@ class Votes:
     memory: Memory
     actions: int | None = None  # how many there are, where it is known
     answers: Literal["action"] = "action"
+    listed: int = 0
     carries: str = "action"
     adds_up: bool = False  # the newest line says what is in force
 
@@ -113,12 +114,16 @@ class Votes:
         """The openings are in force at once; the memory has no vote yet."""
         return {"action": released[:, 0]}
 
-    def resumed(self, carried: Sequence[Carried], lengths: Ints) -> Columns:
+    def resumed(
+        self, carried: Sequence[Carried], lengths: Ints, allowed: Bools | None = None
+    ) -> Columns:
         """The carried actions are in force, and the memory begins sure of them."""
         actions = np.array([known.action for known in carried], dtype=np.int64)
         return {"action": actions, "remembered": self.memory.sure_of(actions, lengths)}
 
-    def fold(self, public: Columns, released: Ints, lengths: Ints) -> Columns:
+    def fold(
+        self, public: Columns, released: Ints, lengths: Ints, allowed: Bools | None = None
+    ) -> Columns:
         """Put votes into the memory.
 
         Where blocks are shorter than its `since` it is not asked: the vote is in force.

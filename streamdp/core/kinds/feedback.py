@@ -17,11 +17,12 @@ an action in a cell, and `actions` has the arms. The argument stays the same, wh
 cells: an event enters one arm, in one block. A block releases *one* table of sums over arms: all
 cells together, those of some fields' levels, or the arms themselves. An event enters one number of
 it, whichever it is, so sensitivity, scale and charge never change. Which table it is stands in a
-public column, which follows from earlier releases and is fixed before the block begins. The private
-columns are always those of all arms; a draw adds them up, adds noise to the sums alone, and fills
-them up with zeros: width and size do not depend on the table. Cell and action stand in the same
-place. In headers both are public, and so are the counts of all arms; in the content a replaced
-record may leave one arm and enter another, and nothing of a context leaves but through the noise.
+public column, which follows from earlier releases and lists, and is fixed before the block begins.
+The private columns are always those of all arms; a draw adds them up, adds noise to the sums alone,
+and fills them up with zeros: width and size do not depend on the table. Cell and action stand in
+the same place. In headers both are public, and so are the counts of all arms; in the content a
+replaced record may leave one arm and enter another, and nothing of a context leaves but through the
+noise.
 **A context may follow from releases or from what is known from elsewhere, never from earlier
 contents**: in a header it would publish them, and in a content it would spread one over many later
 ones.

@@ -8,7 +8,7 @@ evidence, block by block, from released numbers and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -223,46 +223,38 @@ def followed(
         some = np.array([life for life in some.tolist() if life in by_life], dtype=np.int64)
         if not len(some):
             continue
-        result.wrong += _open(evidence, schedule, some, by_life, state, due, lives)
-        begun = _rows(state, some)
-        said = _under(lists, evidence, begun, schedule.lengths(due[some]), lives.born[some])
-        result.opened |= dict(zip(some.tolist(), said, strict=True))
+        result.wrong += _open(evidence, schedule, some, by_life, state, due, lives, lists)
+        for here, allowed in _under(lists, lives.born[some]):
+            begun = some[here]
+            said = evidence.in_force(_rows(state, begun), schedule.lengths(due[begun]), allowed)
+            result.opened |= dict(zip(begun.tolist(), said, strict=True))
         for step in range(int(np.max(lives_blocks[some + 1] - lives_blocks[some], initial=0))):
             going = some[lives_blocks[some] + step < lives_blocks[some + 1]]
             at = lives_blocks[going] + step
-            now = _rows(state, going)
-            for name, column in now.items():
+            for name, column in _rows(state, going).items():
                 many[name][at] = column
-            lengths = blocks.lengths[ended[at]]
-            for name, column in evidence.fold(now, released[at], lengths).items():
-                state[name][going] = column
             due[going] = blocks.block[ended[at]] + 1
-            now, last = _rows(state, going), blocks.last_offset[ended[at]]
-            after = _under(lists, evidence, now, schedule.lengths(due[going]), last)
-            for one, answer in zip(at.tolist(), after, strict=True):
-                result.in_force[one] = answer
+            for here, allowed in _under(lists, blocks.last_offset[ended[at]]):
+                rows, places = going[here], at[here]
+                lengths, now = blocks.lengths[ended[places]], _rows(state, rows)
+                for name, column in evidence.fold(now, released[places], lengths, allowed).items():
+                    state[name][rows] = column
+                next_lengths, now = schedule.lengths(due[rows]), _rows(state, rows)
+                after = evidence.in_force(now, next_lengths, allowed)
+                for place, answer in zip(places.tolist(), after, strict=True):
+                    result.in_force[place] = answer
         standing = evidence.in_force(_rows(state, some), schedule.lengths(due[some]))
         result.standing |= dict(zip(some.tolist(), standing, strict=True))
     return result
 
 
 def _under(
-    lists: Sequence[tuple[int, Bools]],
-    evidence: PublicEvidence,
-    public: Mapping[str, Any],
-    lengths: Ints,
-    offsets: Ints,
-) -> InForce:
-    """What is in force in rows, each under the list that holds at its record."""
-    if not lists:
-        return evidence.in_force(public, lengths)
+    lists: Sequence[tuple[int, Bools]], offsets: Ints
+) -> Iterator[tuple[Ints, Bools | None]]:
+    """The places of records in parts, each with what the list allows that holds there."""
     which = np.searchsorted([since for since, _ in lists], offsets, side="right")
-    rows: list[InForce] = [np.zeros(0)] * len(which)
-    for at, number in enumerate(which.tolist()):
-        allowed = lists[number - 1][1] if number else None
-        row = {name: column[at : at + 1] for name, column in public.items()}
-        rows[at] = evidence.in_force(row, lengths[at : at + 1], allowed)[0]
-    return np.stack(rows)
+    for number in np.unique(which).tolist():
+        yield np.flatnonzero(which == number), lists[number - 1][1] if number else None
 
 
 def _rows(state: Mapping[str, Any], rows: Ints) -> dict[str, Any]:
@@ -283,6 +275,7 @@ def _open(
     state: dict[str, Any],
     due: Ints,
     lives: Lives,
+    lists: Sequence[tuple[int, Bools]],
 ) -> list[str]:
     """Put what lives begin with into `state`; say which carry over what they cannot."""
     drawn = np.array([life for life in some.tolist() if openings[life].carried is None], np.int64)
@@ -303,6 +296,7 @@ def _open(
             wrong.append("a key carries over another length than it had reached")
         due[life] = carried.block
         lengths = schedule.lengths(np.array([carried.block]))
-        for name, column in evidence.resumed([carried], lengths).items():
+        ((_, allowed),) = _under(lists, lives.born[[life]])
+        for name, column in evidence.resumed([carried], lengths, allowed).items():
             state[name][[life]] = column
     return wrong

@@ -125,8 +125,8 @@ def _story(kind: Kind, place: int, content: Slots) -> Iterator[Batch]:
 
 def _paused(kind: Kind, action: int) -> Bools | None:
     """A list that pauses one action; None for a kind that follows no list."""
-    follows = innermost(kind).evidence.answers == "policy" and kind.recipe.contexts is None
-    return np.arange(len(kind.actions)) != action if follows else None
+    many = innermost(kind).evidence.listed
+    return np.arange(many) != action if many else None
 
 
 def _again(kind: Kind, log: list[Batch], drawn: list[Release]) -> Rebuilding:

@@ -177,16 +177,16 @@ def lists(kind: Kind, *, longest: int) -> Iterator[Story]:
     """A few keys under one list after the other: taken in a key's first block, at the last record
     of a block, at the first of the next, and inside. None for a kind that follows no list.
     """
-    if kind.evidence.answers != "policy" or kind.recipe.contexts is not None:
+    if not (many := kind.evidence.listed):
         return
     whole = by_turns("lists", FEW_KEYS, a_few_keys(kind, longest=longest, name="lists"))
-    arms, own = np.arange(len(kind.actions)), np.flatnonzero(whole.index == 0)
+    actions, own = np.arange(many), np.flatnonzero(whole.index == 0)
     numbers = np.arange(blocks_within(kind.schedule, longest))
     starts = kind.schedule.starts(numbers) - 1
     begins = [1, *(at for start in starts[1:].tolist() for at in (start - 1, start, start + 1))]
     slots = own[[at for at in begins if at < len(own)]]
     places = sorted({*np.searchsorted(whole.offsets, whole.offsets[slots]).tolist()})
-    taken = [(at, (arms + turn) % len(arms) > -(turn % 3 // 2)) for turn, at in enumerate(places)]
+    taken = [(at, (actions + turn) % many > -(turn % 3 // 2)) for turn, at in enumerate(places)]
     cuts = tuple(sorted({*whole.cuts, *places}))
     yield replace(whole, cuts=cuts, lists=tuple(taken))
 

@@ -402,7 +402,8 @@ class PartitionLines:
             for at in np.flatnonzero(~plain & ~new["lost"]).tolist():
                 try:
                     if opens[at]:
-                        learners.begin(int(rows[at]), lines[at])
+                        allowed, _ = self._terms.allowed_by(lines[at].epoch, batch["list"][at])
+                        learners.begin(int(rows[at]), lines[at], allowed)
                     else:
                         released.append(released_by(lines[at], learners, int(rows[at])))
                         ended.append(at)
@@ -410,9 +411,13 @@ class PartitionLines:
                     new["lost"][at] = True
                     self._tell(int(batch["at"][at]), f"block {batch['block'][at]}: {error}")
             if ended:
-                lengths = (batch["stop"] - batch["start"])[ended]
-                learners.folded(rows[ended], np.stack(released), lengths)
-                self._in_slots(learners, batch[ended])
+                some, numbers = batch[ended], np.stack(released)
+                for epoch, listed in np.unique(some[["epoch", "list"]]).tolist():
+                    of = (some["epoch"] == epoch) & (some["list"] == listed)
+                    lengths = (some["stop"] - some["start"])[of]
+                    allowed, _ = self._terms.allowed_by(epoch, listed)
+                    learners.folded(some["row"][of], numbers[of], lengths, allowed)
+                self._in_slots(learners, some)
             told = np.flatnonzero(~new["lost"] & (batch["in_force"] >= 0))
             if votes and len(told):
                 computed = learners.in_force(rows[told], np.zeros_like(rows[told]))
