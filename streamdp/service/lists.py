@@ -10,8 +10,8 @@ The loop reads the catalogue to its end for each batch, after a fetch and before
 decoded. When a list is taken follows from that alone, never from what a record holds. If the
 catalogue is out of reach, the list that was taken goes on, and it is asked again after a while.
 
-Streams of losses take none, for their events have losses of all actions; nor do streams with
-contexts yet. What is paused there is only the readers' concern.
+Streams of losses take none, for their events have losses of all actions. What is paused there is
+only the readers' concern.
 """
 
 from __future__ import annotations

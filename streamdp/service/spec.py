@@ -156,14 +156,13 @@ class StreamSpec:
     @property
     def takes_lists(self) -> bool:
         """Whether its policies follow the stream's list."""
-        recipe = self.learner.recipe
-        return recipe.played is not None and recipe.contexts is None
+        return self.learner.recipe.played is not None
 
     @property
     def listed_format(self) -> ListedFormat:
         """The format, before any list was taken."""
         catalogue = self.catalogue if self.takes_lists else None
-        return ListedFormat(self.format, self.learner.actions, catalogue)
+        return ListedFormat(self.format, self.lines.shown, catalogue)
 
     def lines_under(self, taken: TakenNames) -> Lines:
         """The writer of lines under a list."""
@@ -213,8 +212,9 @@ class StreamSpec:
     @property
     def _longest_lines(self) -> Lines:
         """The writer of the stream's longest lines."""
-        names = tuple(self.actions) if self.takes_lists else ()
-        return replace(self.lines, list_ordinal=LONG, paused=names) if names else self.lines
+        if not self.takes_lists:
+            return self.lines
+        return replace(self.lines, list_ordinal=LONG, paused=self.lines.shown)
 
     @cached_property
     def row_bytes(self) -> int:
@@ -236,7 +236,7 @@ class StreamSpec:
         largest = max(self.row_bytes + len(longest), recorded)
         if self.takes_lists:
             list_line = lines.taken_list(
-                partition=LONG, epoch=LONG, next_offset=LONG, paused=self.actions, ordinal=LONG
+                partition=LONG, epoch=LONG, next_offset=LONG, paused=lines.shown, ordinal=LONG
             )
             largest = max(largest, len(list_line))
         if self.format.source is not None:

@@ -389,7 +389,12 @@ class TakenList(Struct, frozen=True, kw_only=True, tag_field="type", tag="list")
     input_id: InputId | UnsetType = UNSET
     next_offset: Annotated[int, Meta(ge=0, description="First input record under this list.")]
     list_ordinal: Annotated[int, Meta(ge=1, description="The list's, in the stream's catalogue.")]
-    actions: Annotated[list[str], Meta(description="The name of each column of the sums.")]
+    actions: Annotated[
+        list[str],
+        Meta(
+            description="The actions' names, in the order of the sums; with contexts of a cell's."
+        ),
+    ]
     paused: Annotated[list[str], Meta(description="The names that have no chance in policies.")]
     ordinal: Ordinal
     digest: Annotated[str, Meta(description="Digest of the stream's configuration.")]

@@ -206,7 +206,7 @@ class Lines:
             input_id=self.input_id,
             next_offset=next_offset,
             list_ordinal=self.list_ordinal,
-            actions=list(self.actions),
+            actions=list(self.shown or self.actions),
             paused=list(paused),
             ordinal=ordinal,
             digest=self.digest,

@@ -19,11 +19,24 @@ from streamdp.client.choosing import choose
 from streamdp.client.http_wire import answer_of, chosen
 from streamdp.client.requests import Request, request_record
 from streamdp.client.table import Table
+from streamdp.core.arrays import Bools, Floats, Ints
 from streamdp.core.errors import StreamdpError, TransportLost
 from streamdp.core.events import OPENING
+from streamdp.core.evidence.context_model import ContextModel
+from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policy import PARTS
+from streamdp.core.learners.feedback.policy_contexts import policy_contexts
 from streamdp.core.learners.feedback.policy_following import policy_following
-from streamdp.ports import LastCommit, Partition, Published, Records, StreamTopics
+from streamdp.ports import (
+    Headers,
+    Key,
+    LastCommit,
+    Partition,
+    Published,
+    Records,
+    StreamTopics,
+    Value,
+)
 from streamdp.serve.history import StreamReleases
 from streamdp.service import batches, protocol
 from streamdp.service.batches import DecodedRecords
@@ -34,12 +47,13 @@ from streamdp.service.settings import Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.service.verifying.verification import Verification
 from streamdp.testing.judge import judge, judge_fold
+from streamdp.wire.feedback import Feedback
+from streamdp.wire.formats import configure
 from streamdp.wire.lines import Charge, PolicyLine, TakenList, from_base64
 from streamdp.wire.published import decode_in_force, decode_ledger
 from streamdp.wire.renewals import Renewal
-from tests.service.test_contexts_service import spec as contexts_spec
 from tests.support.decoding import decode
-from tests.support.protocol_model import Store, evidence, restore, settle
+from tests.support.protocol_model import Store, evidence, finish, restore, settle
 from tests.support.publishing import list_record
 from tests.support.services import QUICK, Between, Room
 from tests.support.streams import ACTIONS, feedback_spec, shown, spec
@@ -56,6 +70,38 @@ def stream(**options: Any) -> StreamSpec:
     return feedback_spec(name="home", learner=learner, **options)
 
 
+FIELDS = Contexts.read('{"device":["phone"]}')
+
+
+def in_contexts(played: str) -> StreamSpec:
+    learner = policy_contexts(
+        actions=FIELDS.arms(ACTIONS), epsilon="1/2", context=FIELDS, played=played,
+        schedule="capped 4",
+    )  # fmt: skip
+    options = {"padding": "fixed"} if played == "value" else {}
+    feedback = Feedback(ACTIONS, "reward", learner.played, contexts=FIELDS)
+    format_ = configure("json", feedback=feedback, options=options)
+    return replace(stream(), learner=learner, format=format_)
+
+
+def in_cells(
+    records: Sequence[tuple[Key, Value]], headers: Sequence[Headers], played: str
+) -> tuple[list[tuple[Key, Value]], list[Headers]]:
+    """The same records, each about a phone or about something else."""
+    cells = [at % 3 % 2 for at in range(len(records))]
+    if played == "header":
+        named = [("streamdp-context", FIELDS.header_of_cell(cell)) for cell in cells]
+        return [*records], [[*of, own] for of, own in zip(headers, named, strict=True)]
+    contents = [
+        {**json.loads(value), "action": (dict(of).get("streamdp-action") or b"").decode(),
+         "context": FIELDS.levels(cell)}
+        if value and value.startswith(b"{") else None
+        for (_, value), of, cell in zip(records, headers, cells, strict=True)
+    ]  # fmt: skip
+    padded = [json.dumps(of).encode().ljust(80) for of in contents]
+    return [(key, of) for (key, _), of in zip(records, padded, strict=True)], [[] for _ in records]
+
+
 def list_line(ordinal: int) -> bytes:
     """The n-th list of the stream."""
     return list_record(ordinal, paused=PAUSES[ordinal % len(PAUSES)], actions=ACTIONS).value
@@ -69,9 +115,12 @@ class Life:
     stream: StreamSpec = field(default_factory=stream)
     ordinal: int = 0
     crashes: int = 0
+    many: int = RECORDS
 
     def __post_init__(self) -> None:
-        records, headers = shown(RECORDS)
+        records, headers = shown(self.many)
+        if self.stream.learner.recipe.contexts is not None:
+            records, headers = in_cells(records, headers, str(self.stream.learner.recipe.played))
         self.store = Store(records, headers=headers)
 
     def again(self) -> PartitionWork:
@@ -187,6 +236,50 @@ def test_policies_follow_each_list_from_its_position_through_any_crash(seed: int
     assert taken == sorted(taken)
     assert not any(b'"release"' in place for place in life.store.state)
     assert len([place for place in life.store.state if b'"renewal"' in place]) == 1  # the newest
+
+
+@pytest.fixture
+def tables_by_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next table is another one under each list, and with each block."""
+
+    def chosen(self: ContextModel, state: Floats, *_: object, allowed: Bools | None = None) -> Ints:
+        blocks = np.count_nonzero(state, axis=(1, 2))
+        paused = 0 if allowed is None else int((~allowed).argmax()) + 1
+        return np.asarray((blocks + paused) % len(self.tables))
+
+    monkeypatch.setattr(ContextModel, "chosen", chosen)
+
+
+@pytest.mark.usefixtures("tables_by_lists")
+@pytest.mark.parametrize("played", ["header", "value"])
+def test_so_do_policies_of_contexts(played: str) -> None:
+    """Tables of blocks too: what a block released is read by the table that its list led to."""
+    life = Life(random.Random(5), in_contexts(played), many=110).tell()
+    assert life.crashes > 5
+    assert len(life.lists) > 3
+    assert life.lists[0].actions == list(ACTIONS)
+    assert life.wrong() == []
+
+
+@pytest.mark.usefixtures("tables_by_lists")
+@pytest.mark.parametrize("played", ["header", "value"])
+def test_what_contexts_carry_over_follows_from_lists(played: str) -> None:
+    """Of keys whose newest releases are not in their rows too."""
+    life = Life(random.Random(0), in_contexts(played), many=150)
+    store = life.store
+    for epoch in (1, 2, 3):
+        life.stream = replace(life.stream, epoch=epoch, catalogue=Catalogue())
+        work, begin = restore(store, life.stream), 50 * epoch - 50
+        for at in range(begin, begin + 50, 5):
+            life.stream.catalogue.read(list_line(3 + at // 10))
+            work.absorb(work.read(store.records(at, at + 5)))
+            if at % 50 in (0, 45):  # a cut saves one row, however many changed
+                store.decide(work.cut(now=0.0, pace=Pace(records=1000)).commit)
+        assert sum(b'"release",%d' % epoch in place for place in store.state) > 5
+    finish(store, work)
+    carried = [json.loads(of.value).get("carried") for of in store.ledger]
+    assert len([of for of in carried if of]) == 2 * len(KEYS)
+    assert [*judge(evidence(store)), *life.site().violations()] == []
 
 
 def test_a_paused_action_has_no_part_of_any_policy_after_the_position() -> None:
@@ -413,9 +506,9 @@ def test_every_partition_takes_the_list_that_is_there_when_its_records_come() ->
         assert all(of.list_ordinal for of in charges if isinstance(of, Charge))
 
 
-@pytest.mark.parametrize("of", [spec(), contexts_spec("header")], ids=["losses", "contexts"])
-def test_other_streams_take_no_list(of: StreamSpec) -> None:
+def test_streams_of_losses_take_no_list() -> None:
     """Nor do their lines change."""
+    of = spec()
     assert not of.takes_lists
     assert of.lines_under(NO_LIST) is of.lines
     assert of.listed_format.catalogue is None
@@ -496,9 +589,12 @@ def test_batches_of_one_list_are_not_cut() -> None:
 # -- readers ---------------------------------------------------------------------------------------
 
 
-def test_a_page_computes_policies_under_their_lists() -> None:
-    """Bit for bit; where the line of a list was not read, it says nothing rather than a guess."""
-    site, compared = honest(), 0
+@pytest.mark.usefixtures("tables_by_lists")
+@pytest.mark.parametrize("played", ["", "header", "value"])
+def test_a_page_computes_policies_under_their_lists(played: str) -> None:
+    """Bit for bit, in all contexts; and what each block released, by its table."""
+    life = Life(random.Random(1), in_contexts(played) if played else stream(), many=110).tell()
+    site, arms, compared = life.site(), life.stream.learner.actions, 0
     shares: dict[bytes | None, dict[int, list[float]]] = {}
     for record in site.actions:
         line = decode_in_force(record.value)
@@ -510,10 +606,17 @@ def test_a_page_computes_policies_under_their_lists() -> None:
     for key, published in shares.items():
         policies = history.of_key(key)[0].policies
         assert policies is not None
-        for point in policies.points(len(ACTIONS)):
+        for point in policies.points(len(arms)):
             assert point.shares == published[point.slot]
             compared += 0 in point.shares
+        tables = policies.tables(len(arms) // len(ACTIONS), len(ACTIONS))
+        assert tables is not None
+        assert np.isfinite(tables[0].gains).all()
     assert compared > 10
+
+
+def test_a_page_says_nothing_rather_than_a_guess() -> None:
+    """Where the line of a list was not read."""
     ledger = Life(random.Random(3), ordinal=1).tell().store.ledger
     lines = [decode_ledger(record.value) for record in ledger]
     opened = next(
@@ -523,6 +626,24 @@ def test_a_page_computes_policies_under_their_lists() -> None:
     late = StreamReleases()
     late.apply(ledger[opened:])
     assert late.of_key(ledger[opened].key)[0].policies is None
+
+
+@pytest.mark.usefixtures("tables_by_lists")
+def test_what_is_resumed_is_shown_at_once_in_each_cell() -> None:
+    """As often as the average action, until the key's next policy."""
+    life = Life(random.Random(1), in_contexts("header"), many=110).tell()
+    names = Names(ACTIONS, "pepper", FIELDS)
+    table = Table(Source(life.stream.topics, ACTIONS[0], names=names), most_keys=9)
+    assert [*table.apply(life.store.actions)]
+    answer = next(of for of in table.answers.values() if of.held is not None and of.held.paused)
+    back = answer.back(answer.computed_under + 1)
+    assert answer.back(answer.computed_under) == ()
+    for cell in range(FIELDS.cells):
+        drawn = [choose(answer, f"r{at}", cell, back=back) for at in range(200)]
+        said = [of.probability for of in drawn if of.action in back]
+        assert said == pytest.approx([min(1 / 3, 0.5 / len(back))] * len(said), abs=1e-6)
+        assert {of.action for of in drawn} == {*ACTIONS}
+        assert not {choose(answer, f"r{at}", cell).action for at in range(200)} & {*back}
 
 
 def test_a_request_names_the_list_that_its_policy_follows() -> None:

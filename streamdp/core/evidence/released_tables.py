@@ -68,7 +68,7 @@ class ReleasedTables:
         shown = np.maximum(begun[:, 0, -self.rule.arms :], 0.0)
         events = np.array([of.sum() for of in np.rint(shown)])  # whole numbers: exact in any order
         often = shown * (lengths / np.where(events > 0, events, 1.0))[:, None]
-        table = self.rule.chosen(begun, often, self.noise, allowed)
+        table = self.rule.chosen(begun, often, self.noise, allowed=allowed)
         return {"remembered": begun.reshape(len(begun), -1), "table": table}
 
     def fold(
@@ -92,7 +92,7 @@ class ReleasedTables:
             else:
                 counts = rule.counted(table, shown)
             now[some] = rule.learned(state, table, gains, counts, shown, self.noise)
-            chosen[some] = rule.chosen(now[some], shown, self.noise, allowed)
+            chosen[some] = rule.chosen(now[some], shown, self.noise, allowed=allowed)
         return {"remembered": now.reshape(len(now), -1), "table": chosen}
 
     def in_force(self, public: Columns, lengths: Ints, allowed: Bools | None = None) -> Policy:

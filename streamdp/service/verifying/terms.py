@@ -85,7 +85,7 @@ class Configured:
 
     def __init__(self, spec: StreamSpec) -> None:
         self.digest = spec.digest
-        self.actions = spec.learner.actions
+        self.actions = spec.lines.shown or spec.learner.actions
         self.levels = named_levels(spec.lines)
         self.whole = int(spec.format.slots(_ONE_LONG)[0]) == 1  # whether a record is one slot
         self.estimates = [(CODES[of.name], of.shortest) for of in spec.kind.releases[1:]]
@@ -234,9 +234,9 @@ class Terms:
         code, charge, table = CODES.get(line.kind, -1), _NOTHING, -1
         faults = [*self.of_place(line), *self.of_epoch(line)]
         ours = configured is not None and configured.digest == line.digest
-        if configured is not None and ours and (line.epoch, 0) not in self.names:
-            self.names |= {(line.epoch, at): of for at, of in enumerate(configured.actions)}
-            self.names[line.epoch, -1] = configured.levels
+        if configured is not None and ours and (line.epoch, -1) not in self.names:
+            for at, name in (*enumerate(configured.actions), (-1, configured.levels)):
+                faults += self.named_so(line.epoch, at, name)
         noise = [number for number in (line.rate, line.scale) if number is not UNSET]
         if (size := max(map(len, (line.epsilon, line.delta, *noise)))) > LONGEST:
             faults.append(f"an exact number has {size} characters; expected ≤ {LONGEST}")
