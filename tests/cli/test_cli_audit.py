@@ -123,7 +123,9 @@ def test_a_broken_draw_from_a_policy_is_reported(monkeypatch: pytest.MonkeyPatch
 def test_a_recipe_with_contexts_is_audited_whole_and_in_parts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In headers and in the value; what an engine does with contexts is in `test_audit_kinds`."""
+    """In headers and in the value, every short stream; what an engine does with contexts beside
+    that, and what it draws, is in `test_audit_kinds`."""
+    monkeypatch.setattr(verdict, "sample", lambda kind, **how: ())
     monkeypatch.setattr(verdict._Findings, "of_content", lambda self: ())
     monkeypatch.setattr(verdict._Findings, "of_long_blocks", lambda self, longest: ())
     code, out = run("audit", "--recipe", "policy_contexts", *QUICK, "--json")
@@ -133,6 +135,7 @@ def test_a_recipe_with_contexts_is_audited_whole_and_in_parts(
     assert [audit["actions"] for audit in found] == [4, 8, 4, 8]
 
 
+@pytest.mark.usefixtures("few_requests")
 def test_policies_are_audited_by_header_and_by_value() -> None:
     code, out = run("audit", "--recipe", "policy_elimination", *QUICK, "--json")
     assert code == 0, out

@@ -100,7 +100,7 @@ def test_does_a_newcomers_file_pass_the_kit_and_the_audit(
     assert sd.learner_of(config, actions=ACTIONS[:2]) == short
 
 
-@pytest.mark.usefixtures("newcomer")
+@pytest.mark.usefixtures("newcomer", "short_blocks")
 def test_do_the_commands_know_a_newcomers_learner() -> None:
     """`streamdp audit` and `streamdp simulate` find it by its recipe."""
     for arguments in (
