@@ -56,6 +56,14 @@ def test_numbers_fall_into_bins(age: object, bin_: int) -> None:
     assert Contexts.read('{"age":{"cuts":[18,30,65]}}').cell({"age": age}) == bin_
 
 
+def test_rows_of_a_table_have_the_cells_of_their_levels() -> None:
+    """Also where a row comes again, and where a value is no level."""
+    contexts = Contexts.read('{"device":["phone"],"floor":["1","2"]}')
+    rows = [("phone", 1), ("tablet", "2"), ("phone", 1), ("phone", [1]), ("phone", [1])]
+    cells = contexts.cells_of([[device for device, _ in rows], [floor for _, floor in rows]])
+    assert cells == [0, 4, 0, 2, 2]
+
+
 @pytest.mark.parametrize(
     "header", [None, b"\xff", b"device", b"device=phone;device=desktop", b"device=phone;;"]
 )

@@ -416,3 +416,11 @@ def test_impossible_learners_are_refused() -> None:
         @feedback_recipe
         def thompson() -> PolicyLearner:
             return sound
+
+
+def test_released_numbers_of_another_size_are_no_evidence() -> None:
+    """Two for each arm."""
+    kind = FEEDBACK_RECIPES["policy_blocks"](actions=["a", "b"], epsilon="1")
+    known = nothing_known(kind, 1)
+    wrong = [kind.evidence.wrong(known, np.zeros(size, np.int64), 8) for size in (4, 3)]
+    assert wrong == ["", "sums and counts of another number of actions"]

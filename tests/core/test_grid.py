@@ -23,6 +23,8 @@ from streamdp.core.grid import (
     column_sums,
     grid_sums,
     quantise,
+    share_of,
+    shares_of,
 )
 
 ONE_AS_BITS = int(np.float32(1).view(np.uint32))
@@ -215,3 +217,11 @@ def test_a_hostile_number_alone_is_quantised_without_a_warning(bits: int) -> Non
     assert (alone.tolist(), bad.tolist()) == (grid.tolist(), null.tolist())
     again, _ = quantise(as_float32(row, actions=2))
     assert again.tolist() == grid.tolist()
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.floats(1e-6, 1e6))
+def test_one_share_of_the_largest_reward_is_what_it_is_in_an_array(
+    reward: float, most: float
+) -> None:
+    """Within [0, 1], whatever was earned."""
+    assert np.float32(share_of(reward, most)) == shares_of([reward], most)[0]

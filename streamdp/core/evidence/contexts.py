@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import combinations, pairwise
@@ -161,7 +161,8 @@ class Contexts:
             try:
                 cell = known.get(row)
             except TypeError:  # a list or an object is no level
-                cell, row = None, tuple(map(repr, row))
+                row = tuple(of if isinstance(of, Hashable) else None for of in row)
+                cell = known.get(row)
             if cell is None:
                 cell = known[row] = self.cell(dict(zip(self.names, map(level, row), strict=True)))
             cells.append(cell)
