@@ -12,6 +12,7 @@ import pytest
 import scipy
 from numpy.typing import NDArray
 
+from streamdp.client.filtering import allowed
 from streamdp.core.evidence.policy import PARTS
 from streamdp.lab.common.bench import Bench
 from streamdp.lab.offpolicy.cells import cells_of
@@ -223,6 +224,35 @@ def test_are_single_actions_and_chance_valued() -> None:
     assert abs(yardsticks.uniform.dr.value - MEANS.mean()) < 5 * yardsticks.uniform.dr.error
     assert yardsticks.logged.low < float(UNEVEN @ MEANS) < yardsticks.logged.high
     assert abs(yardsticks.uniform.mean_weight.value - 1) < 5 * yardsticks.uniform.mean_weight.error
+
+
+def test_requests_are_shown_what_was_allowed_to_them() -> None:
+    """IPS record by record, by the parts that readers have under each record's mask; and a policy's
+    shares stay those of all requests."""
+    log, masks = made_up(2000, seed=3), ((True,) * 3, (False, True, True), (True, False, True))
+    mask = np.random.default_rng(1).integers(0, 3, log.slots)
+    mask[~np.array(masks)[mask, log.played]] = 0  # what was shown was allowed
+    left = np.array([UNEVEN[list(of)].sum() for of in masks])[mask]
+    masked = replace(
+        log, played=(log.played + 3 * mask).astype(np.int32), pscore=log.pscore / left, masks=masks
+    )
+    (cell,) = cells_of(("policy_following",), (Fraction(1),), actions=ACTIONS)
+    (before,), (answer,) = (weigh(of, (cell,), Bench((2,))) for of in (log, masked))
+    assert (answer.shares.shares == before.shares.shares).all()  # learned from the same
+    ends = np.cumsum(np.rint(answer.shares.shares * PARTS), axis=1).astype(int)
+    block = cell.learner.schedule.blocks_of(log.number)
+    parts = [
+        np.diff(allowed(ends[at].tolist(), masks[of]), prepend=0)[arm]
+        for at, of, arm in zip(block.tolist(), mask.tolist(), log.played.tolist(), strict=True)
+    ]
+    mean = float((np.array(parts) / PARTS / masked.pscore * log.reward).mean())
+    assert answer.value is not None
+    assert answer.value.ips.value == pytest.approx(mean, rel=1e-5)
+    always = fixed(masked).always[0]  # the others, evenly, where it was not allowed
+    weights = np.select(
+        [np.array(masks)[mask, 0] & (log.played == 0), mask == 1], [1.0, 0.5], 0.0
+    ) / masked.pscore  # fmt: skip
+    assert always.ips.value == pytest.approx(float((weights * log.reward).mean()))
 
 
 def test_is_a_bound_within_what_one_rate_allows() -> None:

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 from distributed import LocalCluster
 
+from streamdp.client.filtering import digest
 from streamdp.core.arrays import Floats
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.grid import UNIT
@@ -629,6 +630,9 @@ def test_is_a_topic_read_with_its_headers(tmp_path: Path) -> None:
     headers[5] = [("streamdp-action", b"nobody"), ("pscore", b"0.5")]
     headers[6] = [headers[6][0], ("pscore", b"half")]
     headers[7] = [*headers[7], ("streamdp-filter", b"0123456789abcdef")]
+    paused = digest([name == ACTIONS[log.played[8]] or at == 2 for at, name in enumerate(ACTIONS)])
+    headers[8] = [*headers[8], ("streamdp-filter", paused.hex().encode())]
+    headers[9] = [*headers[8], *headers[8][2:]]
 
     async def send() -> None:
         topics = StreamTopics("shop", "banners", "impressions")
@@ -645,8 +649,8 @@ def test_is_a_topic_read_with_its_headers(tmp_path: Path) -> None:
     assert "propensities are missing" in str(missing.exception) + missing.output
     answer = json.loads(invoked(*full, "--on-bad", "null").stdout)
     assert answer["slots"] == 200
-    assert (answer["unnamed_slots"], answer["slots_without_propensity"]) == (1, 2)
-    assert answer["cells"][0]["value"]["records"] == 197
+    assert (answer["unnamed_slots"], answer["slots_without_propensity"]) == (1, 3)
+    assert answer["cells"][0]["value"]["records"] == 196
     bare = invoked(*asked)
     assert "a topic does not name them" in str(bare.exception) + bare.output
 

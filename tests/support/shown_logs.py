@@ -47,7 +47,10 @@ def made_up(
 def blocks_of(log: ShownLog, schedule: Schedule) -> BlockGroups:
     """The blocks that learners with a schedule see in a log: of the longest key first."""
     counts, K = log.counts[longest_first(log.counts)], len(log.actions)
-    return cut(log.by_key, counts, schedule, LogMean.of(log), actions=K, cells=log.cells)
+    return cut(
+        log.by_key, counts, schedule, LogMean.of(log),
+        actions=K, arms_of_log=K * log.cells, masks=len(log.allowed), cells=log.cells,
+    )  # fmt: skip
 
 
 def without_propensities(log: ShownLog) -> ShownLog:

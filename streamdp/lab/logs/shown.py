@@ -6,6 +6,8 @@ of the log, so a learner's bits are addressed as in a live stream; in a file a r
 number from 0 and the partition is 0, unless columns say otherwise.
 
 Where the log has contexts, an arm is an action in a cell, as live (`core.evidence.contexts`).
+Where requests were shown only what was allowed to them, by the stream's list or by themselves, each
+such *mask* has arms of its own: `played` is mask · arms + arm, and mask 0 allows everything.
 
 A propensity is the probability with which the shown action was drawn, in (0, 1]; NaN if the log has
 none. A record takes 28 bytes, and 24 key by key: in memory where there are few, else in files that
@@ -23,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamdp.core.arrays import Floats, Ints
+from streamdp.core.arrays import Bools, Floats, Ints
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import NO_ARM, Batch, Key
 from streamdp.core.evidence.contexts import Contexts
@@ -35,6 +37,9 @@ from streamdp.lab.common.mapped import Gathered, by_key, let_go
 CHUNK = 1 << 16  # slots that are looked at together
 _COLUMNS = ("row", "offsets", "played", "gain", "pscore")
 
+Mask = tuple[bool, ...]
+"""Whether each action was allowed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -44,7 +49,7 @@ class Piece:
     keys: Sequence[Key]  # different ones
     index: NDArray[Any]  # n: each slot's among them
     offsets: Ints
-    played: NDArray[np.int32]  # the arm (with contexts: cell · K + action), or NO_ARM
+    played: NDArray[np.int32]  # mask · arms + arm (with contexts: cell · K + action), or NO_ARM
     gain: NDArray[np.int32]  # 1/2 − loss in grid units
     pscore: Floats  # NaN: none
     clipped: int = 0  # slots with a number outside [0, 1]
@@ -73,6 +78,7 @@ class ShownLog:
     pscore: Floats
     clipped: int = 0
     contexts: Contexts | None = None
+    masks: tuple[Mask, ...] = ()  # the first of all allows everything; none: no other
     before: Ints | None = None  # of a piece of a log: the slots of each learner before it
     first: int = 0  # and of all
 
@@ -84,7 +90,17 @@ class ShownLog:
     @cached_property
     def cell(self) -> Ints:
         """The cell of each slot; 0 where no action is known."""
-        return np.maximum(self.played, 0).astype(np.int64) // len(self.actions)
+        return np.maximum(self.played, 0).astype(np.int64) // len(self.actions) % self.cells
+
+    @property
+    def allowed(self) -> Bools:
+        """Which actions each mask allows: masks × actions."""
+        return np.array(self.masks or [[True] * len(self.actions)], dtype=np.bool_)
+
+    @cached_property
+    def mask(self) -> Ints:
+        """The mask of each slot; 0 where no action is known."""
+        return np.maximum(self.played, 0).astype(np.int64) // (self.cells * len(self.actions))
 
     @cached_property
     def shown(self) -> Ints:
@@ -98,7 +114,7 @@ class ShownLog:
         gathered = Gathered()
         for chunk in self.chunks():
             gathered.add((chunk.shown.astype(np.int32),))
-        return replace(self, played=gathered.columns()[0], contexts=None)
+        return replace(self, played=gathered.columns()[0], contexts=None, masks=())
 
     def seen_by(self, learner: PolicyLearner) -> ShownLog:
         """The slots as a learner sees them: by cell, if its arms are those of all cells."""
@@ -199,7 +215,7 @@ class ShownLog:
         """How often each cell occurred, of the slots of the longest key that name an action."""
         counts, longest = np.zeros(self.cells, dtype=np.int64), int(self.counts.max())
         for part in self.by_key.parts(0, longest):
-            cell = part.played[part.played != NO_ARM] // len(self.actions)
+            cell = part.played[part.played != NO_ARM] // len(self.actions) % self.cells
             counts += np.bincount(cell, minlength=self.cells)
         return counts
 
@@ -214,13 +230,15 @@ class ShownLog:
         for chunk in self.chunks():
             partitions = of[chunk.row]
             starts = np.flatnonzero(np.diff(partitions, prepend=-1)).tolist()
+            arms = np.where(chunk.played < 0, NO_ARM, chunk.shown + chunk.cell * len(self.actions))
+            arms = arms.astype(np.int32)
             for begin, end in zip(starts, [*starts[1:], chunk.slots], strict=True):
                 part = slice(begin, end)
                 keys = [self.learners[row][1] for row in chunk.row[part].tolist()]
                 gain = chunk.gain[part].astype(np.int64)
                 yield (
                     int(partitions[begin]),
-                    Batch.of_feedback(keys, chunk.played[part], gain, chunk.offsets[part]),
+                    Batch.of_feedback(keys, arms[part], gain, chunk.offsets[part]),
                 )
 
     def __repr__(self) -> str:
@@ -290,6 +308,7 @@ def joined(
     actions: tuple[str, ...],
     pieces: Iterable[Piece],
     contexts: Contexts | None = None,
+    masks: tuple[Mask, ...] = (),
 ) -> ShownLog:
     """A log made of pieces; refused if it is empty."""
     gathered, learners, clipped = Gathered(), dict[tuple[int, Key], int](), 0
@@ -301,7 +320,9 @@ def joined(
     if not learners:
         raise InvalidConfig(name, "empty", expected="at least one record", got="none")
     of = _named(gathered)
-    return ShownLog(name, actions, tuple(learners), **of, clipped=clipped, contexts=contexts)
+    return ShownLog(
+        name, actions, tuple(learners), **of, clipped=clipped, contexts=contexts, masks=masks
+    )
 
 
 def _named(gathered: Gathered) -> dict[str, Any]:

@@ -4,29 +4,38 @@ Records are read and decoded as the service does (`wire.feedback`): a header tha
 twice or unknown is no arm, and an unusable outcome is the loss 1/2. The propensity is a header
 beside the action's, because it is as public as the policy that it comes from: decimal text
 (``pscore: 0.25``), and for frames one little-endian float32 a row under the name with an s
-(``pscores``). An unreadable propensity counts as missing; so does that of a request which excluded
-actions (``streamdp-filter``): what another policy would have shown it is unknown.
+(``pscores``). An unreadable propensity counts as missing.
+
+A request to which not all actions were allowed, by the stream's list or by itself, has their digest
+(``streamdp-filter``). Which actions they are is found among the masks that exclude few
+(`client.filtering.masks_by_digest`); if they are not, the propensity counts as missing, for what
+another policy would have shown is unknown.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import dataclass
 
 import numpy as np
 
 from streamdp.assembly.public import FILTER_HEADER
+from streamdp.client.filtering import masks_by_digest
 from streamdp.core.arrays import Floats
-from streamdp.core.events import numbered
+from streamdp.core.events import NO_ARM, numbered
 from streamdp.lab.logs import ReadOptions
 from streamdp.lab.logs.log import wrong
-from streamdp.lab.logs.shown import Piece, ShownLog, joined
+from streamdp.lab.logs.shown import Mask, Piece, ShownLog, joined
 from streamdp.lab.logs.shown_files import PSCORE
 from streamdp.lab.logs.topics import addressed, records_of
 from streamdp.ports import Headers, Records, StreamTopics, Technology
 from streamdp.service.sources import up_to_date
 from streamdp.wire.feedback import Feedback
 from streamdp.wire.formats import Format, configure
+
+_MOST_MASKS = 64
+"""Different ones in a log: each block has sums for each of them."""
 
 
 def open_topic(
@@ -55,22 +64,51 @@ def topic_log(
     format_ = up_to_date(configure(how.format, feedback=feedback, options=how.format_options))
     topics = StreamTopics(app="replay", stream=topic, input=topic, headers=True)
     with closing(records_of(technology, topics)) as batches:
-        pieces = [_piece(records, format_, pscore) for records in batches]
-    return joined(name, how.actions, pieces, feedback.contexts)
+        filters = Filters(how.actions, [(True,) * len(how.actions)])
+        pieces = [_piece(records, format_, pscore, filters) for records in batches]
+    return joined(name, how.actions, pieces, feedback.contexts, tuple(filters.masks))
 
 
-def _piece(records: Records, format_: Format, pscore: str) -> Piece:
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """The masks of a log's requests, as they first occur; the first of all allows everything."""
+
+    actions: tuple[str, ...]
+    masks: list[Mask]
+
+    def number(self, headers: Headers) -> int:
+        """The number of a request's mask; -1 if it is not known."""
+        given = [value for name, value in headers if name == FILTER_HEADER]
+        if not given:
+            return 0
+        mask = masks_by_digest(len(self.actions)).get((given[0] or b"").decode(errors="replace"))
+        if mask is None or len(given) > 1:
+            return -1
+        if mask not in self.masks:
+            if len(self.masks) == _MOST_MASKS:
+                return -1
+            self.masks.append(mask)
+        return self.masks.index(mask)
+
+
+def _piece(records: Records, format_: Format, pscore: str, filters: Filters) -> Piece:
     read = format_.decode(list(records.values), records.headers)
     slots = read.slots
+    masks = np.repeat([filters.number(headers) for headers in records.headers], slots)
+    propensities = _propensities(records.headers, slots.tolist(), pscore, framed=format_.frames)
+    propensities[masks < 0] = np.nan
+    played = read.content["played"]
+    assert format_.feedback is not None
+    arms = np.maximum(masks, 0) * len(format_.feedback.arms)
     which = np.repeat(np.arange(len(slots)), slots)
     offsets = np.array(records.offsets, dtype=np.int64)[which]
     return Piece(
         records.partition.number,
         *numbered([records.keys[at] for at in which.tolist()]),
         offsets,
-        read.content["played"],
+        np.where(played == NO_ARM, NO_ARM, played + arms).astype(np.int32),
         read.content["gain"].astype(np.int32),
-        _propensities(records.headers, slots.tolist(), pscore, framed=format_.frames),
+        propensities,
     )
 
 
@@ -82,7 +120,7 @@ def _propensities(
     read = _in_frame if framed else _in_record
     parts = []
     for pairs, rows in zip(headers, slots, strict=True):
-        given = [value for key, value in pairs if key in (wanted, FILTER_HEADER)]
+        given = [value for key, value in pairs if key == wanted]
         value = given[0] if len(given) == 1 else None
         parts.append(read(value, rows))
     propensities = np.concatenate(parts) if parts else np.zeros(0)

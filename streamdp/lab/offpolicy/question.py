@@ -284,8 +284,9 @@ class _Draws:
             draws.named += int(named.sum())
             draws.known += int((named & ~np.isnan(chunk.pscore)).sum())
             draws.settled += int(settled.sum())
-            draws.uneven += int((np.abs(chunk.pscore[good] - 1 / K) > _SAME).sum())
-            weights = 1 / (K * chunk.pscore[good])
+            masked = chunk.mask[good]
+            draws.uneven += int(((np.abs(chunk.pscore[good] - 1 / K) > _SAME) | (masked > 0)).sum())
+            weights = 1 / (log.allowed.sum(axis=1)[masked] * chunk.pscore[good])
             draws.weight += float(weights.sum())
             draws.squares += float((weights**2).sum())
             draws.shown += np.bincount(chunk.shown[good], minlength=K)

@@ -9,6 +9,9 @@ teaches better than that, one that hardly showed the best action teaches worse.
 The mean policy over seeds is weighted: one number with one error, that of the log. `by_seed` has
 each seed's own IPS estimate; these differ by the learner's own noise.
 
+A request to which not all actions were allowed would have been shown another policy's action among
+those: the parts of the others are scaled up, as readers do (`client.filtering`).
+
 Estimates leave out records that name no known action, have no propensity, or one of 1 (then nothing
 was drawn: the record says nothing of other actions, and this was known before the outcome).
 Learners are fed them as live.
@@ -23,7 +26,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from streamdp.core.arrays import Columns, Floats, Ints
+from streamdp.core.arrays import Bools, Columns, Floats, Ints
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import NO_ARM
 from streamdp.core.evidence.evidence import InForce
@@ -63,9 +66,8 @@ class BlockGroups:
     block: Ints  # G
     gains: Ints  # G × arms: exact sums of 1/2 − loss, in grid units
     shown: Ints  # G × arms
-    moments: Moments  # with C cells: G·C × K, cell by cell
+    moments: Moments  # with M masks and C cells: G·M·C × K, cell by cell
     guesses: Floats  # like `moments`: of each action's reward, from the key's earlier blocks
-    cells: int = 1
 
 
 def usable(log: ShownLog) -> NDArray[np.bool_]:
@@ -98,6 +100,8 @@ def cut(
     mean: LogMean,
     *,
     actions: int,
+    arms_of_log: int,
+    masks: int,
     cells: int = 1,
     begin: int = 0,
 ) -> BlockGroups:
@@ -111,7 +115,7 @@ def cut(
     total, low, end = int(count.sum()), 0, int(ends[-1])
     block = np.arange(total) - np.repeat(first, count)
     gains, shown = np.zeros((total, arms), np.int64), np.zeros((total, arms), np.int64)
-    moments = Moments.none((total * cells, actions))
+    moments = Moments.none((total * masks * cells, actions))
     while low < end:
         part = records.of(begin + low, begin + min(low + 2 * CHUNK, end))
         at = np.arange(low, low + len(part.place))
@@ -122,9 +126,8 @@ def cut(
             stop = 1 + int(np.flatnonzero((np.diff(group) != 0) | (np.diff(chunk) != 0))[-1])
         group, chunk, part = group[:stop], chunk[:stop], part.of(0, stop)
         low, base = low + stop, int(group[0])
-        played = part.played.astype(np.int64)
-        if cells == 1:
-            played = np.where(played == NO_ARM, NO_ARM, played % actions)
+        mask, played = np.divmod(part.played.astype(np.int64), arms_of_log)  # no arm: mask -1
+        played = np.where(mask < 0, NO_ARM, played % arms)
         named, size = played >= 0, (int(group[-1]) + 1 - base) * arms
         places, these = (group[named] - base) * arms + played[named], slice(base, group[-1] + 1)
         sums = np.bincount(places, part.gain[named], minlength=size)  # exact: far below 2**53
@@ -132,10 +135,10 @@ def cut(
         shown[these] += np.bincount(places, minlength=size).reshape(-1, arms)
         good = named & (part.pscore > 0) & (part.pscore < 1)
         reward = part.gain[good] / UNIT + 0.5
-        moments.add_in_chunks(group[good] * arms + played[good], chunk[good], reward,
-                              part.pscore[good])  # fmt: skip
-    guesses = _guesses(moments, block, mean, cells=cells)
-    return BlockGroups(first, count, block, gains, shown, moments, guesses, cells)
+        moments.add_in_chunks((group[good] * masks + mask[good]) * arms + played[good],
+                              chunk[good], reward, part.pscore[good])  # fmt: skip
+    guesses = _guesses(moments, block, mean, cells=masks * cells)
+    return BlockGroups(first, count, block, gains, shown, moments, guesses)
 
 
 def _guesses(moments: Moments, block: Ints, of_log: LogMean, *, cells: int) -> Floats:
@@ -190,7 +193,8 @@ def weigh(
         by = learner.schedule, len(learner.actions)
         alike.setdefault(by, []).append(at)
     groups, mean = [[cells[at] for at in which] for which in alike.values()], LogMean.of(log)
-    work = partial(_weighed, records=log.by_key, mean=mean, actions=len(log.actions), bench=bench)
+    of_log = log.allowed, log.cells * len(log.actions)
+    work = partial(_weighed, records=log.by_key, mean=mean, of_log=of_log, bench=bench)
     found = play_shares(groups, log.counts, bench, partial(log.tags, bench), work, workers)
     for which, group, shares in zip(alike.values(), groups, found, strict=True):
         tell(len(answers))
@@ -201,8 +205,8 @@ def weigh(
 def _check_blocks(log: ShownLog, learner: PolicyLearner) -> None:
     """Refuse a learner whose blocks are too many."""
     total = int((learner.schedule.blocks_of(log.counts) + 1).sum())
-    if total * len(learner.actions) > _MOST_CELLS:
-        expected = f"≤ {_MOST_CELLS // len(learner.actions)}"
+    if total * (numbers := len(learner.actions) * len(log.allowed)) > _MOST_CELLS:
+        expected = f"≤ {_MOST_CELLS // numbers}"
         raise InvalidConfig("learners", "too many blocks", expected=expected, got=total)
 
 
@@ -217,21 +221,24 @@ class WeighedKeys:
 
 
 def _weighed(
-    share: Share, *, records: KeyRecords, mean: LogMean, actions: int, bench: Bench
+    share: Share, *, records: KeyRecords, mean: LogMean, of_log: tuple[Bools, int], bench: Bench
 ) -> list[WeighedKeys]:
-    """Weigh the policies of learners that see the same blocks."""
-    learner, seeds = share.learner, len(bench.seeds)
+    """Weigh the policies of learners that see the same blocks; `of_log`: its masks, its arms."""
+    learner, seeds, (masks, arms_of_log) = share.learner, len(bench.seeds), of_log
+    actions = masks.shape[1]
     blocks = cut(
         records,
         share.counts,
         learner.schedule,
         mean,
         actions=actions,
+        arms_of_log=arms_of_log,
+        masks=len(masks),
         cells=len(learner.actions) // actions,
         begin=share.begin,
     )
-    policies = [np.zeros(blocks.gains.shape) for _ in share.cells]
-    weighted = blocks.moments.weighted.reshape(blocks.gains.shape)
+    weighted = blocks.moments.weighted.reshape(len(blocks.gains), -1)
+    policies = [np.zeros(weighted.shape) for _ in share.cells]
     by_seed: list[list[Floats]] = [[] for _ in share.cells]
     released: list[list[Ints]] = [[] for _ in share.cells]
     for part, bits in share.parts(bench):
@@ -242,6 +249,7 @@ def _weighed(
             keys = came[blocks.count[came] > step.block]  # the others ended with their block
             group = blocks.first[keys] + step.block
             policy = (step.in_force / PARTS).reshape(len(part.seeds), len(came), -1)[:, : len(keys)]
+            policy = under_masks(policy, masks)
             policies[at][group] += policy.sum(axis=0)
             won = np.zeros(seeds)
             won[part.seeds.start : part.seeds.stop] = np.einsum(
@@ -258,7 +266,7 @@ def _weighed(
             WeighedKeys(
                 Sums.of(blocks.moments, in_cells, blocks.guesses),
                 np.array(by_seed[at]),
-                policy[: blocks.count[0]],
+                policy[: blocks.count[0], : len(learner.actions)],
                 np.concatenate(released[at]),
             )
         )
@@ -286,7 +294,7 @@ def _answers(
     starts = np.empty_like(counts)
     starts[order] = np.cumsum(counts[order]) - counts[order]
     block = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    many = arms // len(log.actions)
+    many = arms // len(log.actions) * len(log.allowed)
     groups = ((np.repeat(starts, counts) + block)[:, None] * many + np.arange(many)).ravel()
     ends = ends_of(schedule, int(counts.max()), longest=int(log.counts.max()))
     for cell, gathered, won, keys in zip(cells, of_groups, by_seed, longest, strict=True):
@@ -294,7 +302,8 @@ def _answers(
         value = sums.value() if mean.records else None
         so_far = sums.by(np.repeat(block, many)).so_far()
         robust = so_far.robust / np.maximum(so_far.records, 1)
-        own = keys.first if many == 1 else over_cells(keys.first, log.in_cells)
+        seen = arms > len(log.actions)  # contexts
+        own = over_cells(keys.first, log.in_cells) if seen else keys.first
         yield Answer(
             cell=cell,
             reward=None if value is None else value.reward,
@@ -333,6 +342,20 @@ class LogBlocks:
         return ended, {name: np.tile(column, (seeds, 1)) for name, column in exact.items()}
 
 
+def under_masks(policies: Floats, masks: Bools) -> Floats:
+    """What readers show by policies (… × arms) under each mask: … × (masks · arms).
+
+    >>> under_masks(np.array([0.5, 0.25, 0.25]), np.array([[True] * 3, [False, True, True]]))
+    array([0.5 , 0.25, 0.25, 0.  , 0.5 , 0.5 ])
+    """
+    if len(masks) == 1:
+        return policies
+    left = policies.reshape(*policies.shape[:-1], 1, -1, masks.shape[1]) * masks[:, None]
+    whole, even = left.sum(axis=-1, keepdims=True), masks / masks.sum(axis=1, keepdims=True)
+    shown = np.where(whole > 0, left / np.where(whole > 0, whole, 1.0), even[:, None])
+    return np.asarray(shown.reshape(*policies.shape[:-1], -1))
+
+
 @dataclass(frozen=True, slots=True)
 class Fixed:
     """The log's estimates for fixed actions, uniform choice, and its own policy."""
@@ -345,17 +368,21 @@ class Fixed:
 def fixed(log: ShownLog) -> Fixed:
     """The baselines of learners."""
     K, records, total, squares = len(log.actions), 0, 0.0, 0.0
-    moments, alone = Moments.none((1, K)), np.zeros(1, dtype=np.int64)
+    masks, shape = log.allowed, (len(log.allowed), len(log.actions))
+    moments, every = Moments.none(shape), np.arange(len(masks))
     for chunk in log.chunks():
         good = usable(chunk)
         reward = chunk.reward[good]
-        nothing = np.zeros(len(reward), dtype=np.int64)
-        moments.add(alone, nothing, chunk.shown[good], reward, chunk.pscore[good])
+        moments.add(every, chunk.mask[good], chunk.shown[good], reward, chunk.pscore[good])
         records += len(reward)
         total, squares = total + float(reward.sum()), squares + float((reward**2).sum())
-    level = np.full((1, K), total / records)
+    level = np.full(shape, total / records)
+
+    def value(policy: Floats) -> PolicyValues:
+        return value_of(moments, under_masks(policy, masks).reshape(shape), level)
+
     return Fixed(
         of_records(records, total, squares),
-        value_of(moments, np.full((1, K), 1 / K), level),
-        tuple(value_of(moments, one[None], level) for one in np.eye(K)),
+        value(np.full(K, 1 / K)),
+        tuple(map(value, np.eye(K))),
     )
