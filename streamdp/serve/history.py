@@ -27,15 +27,15 @@ from typing import NamedTuple
 
 from msgspec import UNSET
 
-from streamdp.core.arrays import Bools, Ints
+from streamdp.core.arrays import Bools, Floats
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import OPENING, Key
 from streamdp.core.evidence.experiment import Experiment
 from streamdp.core.evidence.policies import ReleasedSums, gains_and_counts
 from streamdp.core.evidence.released_tables import ReleasedTables
 from streamdp.core.kinds.estimates import ESTIMATES
-from streamdp.core.kinds.kind import Kind
 from streamdp.ports import Published
+from streamdp.serve.lift_history import LiftHistory
 from streamdp.serve.policy_history import MOST_BLOCKS, PolicyHistory
 from streamdp.wire.lines import ENDS_BLOCK, CarriedOver, Charge, TakenList
 from streamdp.wire.published import decode_ledger
@@ -51,6 +51,10 @@ ACTIONS_A_KEY = 20
 BLOCKS_A_CURVE = 512
 MOST_POLICY_BYTES = 32 << 20
 """Bytes for what the first keys released, where a policy follows: 1,638 keys of ten actions."""
+
+MOST_LIFT_BYTES = 32 << 20
+"""Bytes for what the first keys earned beside other shares: all of them, up to thirty actions."""
+_LIFT_BYTES = 512  # for each action: eight numbers in eight classes of blocks
 
 
 class Point(NamedTuple):
@@ -128,6 +132,23 @@ class KeyHistory:
     since: int = 1  # the first slot that the experiment covers
     carried: bool = False  # whether its learner began with public facts of an earlier one
     policies: PolicyHistory | None = None  # first keys, if their opening was read
+    lift: LiftHistory | None = None  # first keys, where counts are exact and there is no context
+    allowed: Bools | None = None  # what the policy of the open block might show; None: all
+    earlier: KeyHistory | None = None  # of the epoch before, until its actions were compared
+
+    def since_names_stand(self) -> LiftHistory | None:
+        """What was earned in all epochs in a row that have the same actions in the same places."""
+        earlier, self.earlier = self.earlier, None
+        if (
+            self.lift is not None
+            and earlier is not None
+            and self.policies is not None
+            and earlier.policies is not None
+            and self.policies.goes_on_from(earlier.policies)
+            and (before := earlier.since_names_stand()) is not None
+        ):
+            self.lift.begin_with(before)
+        return self.lift
 
 
 @dataclass(slots=True)
@@ -145,6 +166,7 @@ class PartitionHistory:
     earned: Sum = field(default_factory=Sum)  # gains of the shows (`slots`) of feedback
     whole: bool = True  # whether the first line that was read was the ledger's first
     lists: dict[int, Bools | None] = field(default_factory=dict)  # what each taken one allows
+    ended: dict[Key, KeyHistory] = field(default_factory=dict)  # first keys, of the epoch before
 
     def allowed(self, line: Charge) -> Bools | None:
         """What the policy that begins with a line may show; None: all."""
@@ -238,8 +260,11 @@ class StreamReleases:
         if epoch <= part.epoch:
             return
         if part.epoch:
+            part.ended.clear()
             for place in [place for place in self.keys if place[0] == number]:
-                del self.keys[place]
+                ended = self.keys.pop(place)
+                if ended.lift is not None:
+                    part.ended[place[1]] = ended
             part.curves.clear()
             part.latest.clear()
             part.earned = Sum()
@@ -300,8 +325,13 @@ class StreamReleases:
             kind = method.kind(method.actions_of("released", len(released)))
             if kind is None:
                 return
-            if line.epoch == part.epoch:
-                part.earned.add(_gained(kind, released))
+            if isinstance(evidence := kind.evidence, ReleasedSums | ReleasedTables):
+                gains, shown = gains_and_counts(released, pairs=evidence.pairs)
+                if line.epoch == part.epoch:
+                    part.earned.add(_gained(evidence, gains, shown))
+                if isinstance(evidence, ReleasedSums) and not evidence.pairs:
+                    self._lift(history, gains, shown, evidence)
+            history.allowed = part.allowed(line)
             if history.points is None:
                 return
             if history.experiment is None:
@@ -311,6 +341,15 @@ class StreamReleases:
                 history.experiment.add(released)
         except (InvalidConfig, StateMismatch):  # the ledger is read, not trusted
             self.refused, history.policies = self.refused + 1, None
+
+    def _lift(
+        self, history: KeyHistory, gains: Floats, shown: Floats, evidence: ReleasedSums
+    ) -> None:
+        """Add a block to what its key earned beside other shares."""
+        if history.place * len(gains) * _LIFT_BYTES >= MOST_LIFT_BYTES:
+            history.lift = None
+        if history.lift is not None:
+            history.lift.add(gains, shown, evidence.noise.on_sums, history.allowed)
 
     def _begin(
         self,
@@ -329,6 +368,11 @@ class StreamReleases:
         if len(self.keys) < self._histories or (before is not None and before.points is not None):
             history.points = deque(maxlen=POINTS_A_KEY)
             history.actions = deque(maxlen=ACTIONS_A_KEY)
+            if Method.of(line).learner is not None:
+                history.lift, history.allowed = LiftHistory(line.epoch), part.allowed(line)
+                history.earlier = part.ended.pop(key, None)
+                if before is not None and before.epoch == line.epoch:  # its actions are the same
+                    history.lift, history.earlier = before.lift, before.earlier
             if (
                 line.kind == OPENING
                 and Method.of(line).learner is not None
@@ -386,12 +430,8 @@ class StreamHistory:
         """Keep showing the last complete history."""
 
 
-def _gained(kind: Kind, released: Ints) -> Sum:
+def _gained(evidence: ReleasedSums | ReleasedTables, gains: Floats, shown: Floats) -> Sum:
     """What a block's shows gained together."""
-    evidence = kind.evidence
-    if not isinstance(evidence, ReleasedSums | ReleasedTables):
-        return Sum()
-    gains, shown = gains_and_counts(released, pairs=evidence.pairs)
     noise = evidence.noise.on_sums + evidence.noise.on_counts / 4  # a gain is within ±1/2
     return Sum(1, round(shown.sum()), float(gains.sum()), noise * gains.size)
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import UNSET
 
 from streamdp.core.arrays import Bools, Floats, Ints
 from streamdp.core.errors import InvalidConfig, StateMismatch
@@ -20,8 +21,9 @@ from streamdp.core.evidence.block_tables import BlockTables
 from streamdp.core.evidence.evidence import PublicRow
 from streamdp.core.evidence.policies import ReleasedSums, gains_and_counts
 from streamdp.core.evidence.policy import PARTS
+from streamdp.core.evidence.policy_rule import CARRIED_PER_ARM
 from streamdp.core.evidence.released_tables import ReleasedTables
-from streamdp.wire.lines import Charge
+from streamdp.wire.lines import Charge, from_base64
 from streamdp.wire.retracing import Learners, Method
 
 MOST_BLOCKS = 128
@@ -91,6 +93,24 @@ class PolicyHistory:
             return None
         blocks: Ints = np.frombuffer(b"".join(self._released), np.int64)
         return blocks.reshape(len(self._released), -1)
+
+    def goes_on_from(self, earlier: PolicyHistory) -> bool:
+        """Whether it began with all that an earlier learner knew: then it has the same actions.
+
+        Ledgers have no names. An action that went, or has another place, took its numbers along;
+        one of which nothing was known made no difference.
+        """
+        carried = self._opening.carried
+        if carried is UNSET or carried.history is UNSET:
+            return False
+        try:
+            history = from_base64(carried.history, "history")
+        except StateMismatch:  # the ledger is read, not trusted
+            return False
+        actions = len(history) // (8 * CARRIED_PER_ARM)
+        if not earlier.points(actions) or earlier.newest is None:
+            return False
+        return earlier.newest.known().history == history
 
     def points(self, actions: int) -> list[PolicyPoint]:
         """The policies, the oldest first; empty if they cannot be computed."""

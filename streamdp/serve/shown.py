@@ -217,6 +217,7 @@ def _learner(about: About, number: int, history: KeyHistory) -> dict[str, Any]:
         ],
         "carried": history.carried,  # its policy knows more than its own sums
         "arms": arms,
+        "lift": _lift(about, history, len(names)),
         "contexts": fields,
         "policies": [
             {"slot": point.slot, "blocks": point.blocks, "shares": _overall(point.shares, weights)}
@@ -224,6 +225,15 @@ def _learner(about: About, number: int, history: KeyHistory) -> dict[str, Any]:
         ]
         or None,  # they cannot be computed
     }
+
+
+def _lift(about: About, history: KeyHistory, actions: int) -> dict[str, Any] | None:
+    """What was earned beside other shares, in rewards (1 − loss); None where nothing can be said.
+
+    That is where counts are noisy, and with contexts, whose `worth` says what rules would earn.
+    """
+    lift = history.since_names_stand()
+    return None if lift is None else lift.said(actions, about.largest)
 
 
 def _overall(shares: Sequence[float], weights: Floats | None) -> Sequence[float]:

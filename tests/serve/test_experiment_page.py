@@ -117,6 +117,8 @@ def test_are_amounts_in_their_unit(prices: Browser) -> None:
     assert "€ a show" in prices.text(".arms thead")
     assert " €" in prices.text(".arms tbody")
     assert " % to " not in prices.text(".arms tbody")
+    assert "Showing all actions alike would have had" in prices.text(".beside")
+    assert " %" not in prices.text(".beside").replace("Intervals of 95 %", "")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -151,6 +153,18 @@ def test_does_the_page_begin_with_what_was_earned(window: Browser) -> None:
     assert "no further ε" in earned
     top = "return document.querySelector('{}').getBoundingClientRect().top"
     assert window.run(top.format("#earned")) < window.run(top.format("#topics"))
+
+
+def test_does_a_key_say_what_it_earned_beside_other_shares(window: Browser) -> None:
+    """All actions alike and each of them, with intervals; and of how many shows that is said."""
+    told = window.text(".beside")
+    assert f"clicks, of {sum(2**number for number in range(BLOCKS)):,} shows" in told
+    _, _, alike = told.partition("Showing all actions alike would have had ")
+    mean, low, high = (float(part.split()[-1].strip("(")) for part in alike.split(" %")[:3])
+    assert low < mean < high
+    assert low < CLICKED_BY.mean() * 100 < high
+    assert "some action was shown too rarely to tell" in alike
+    assert "Always the same action: coats " in told
 
 
 def test_does_the_policy_stand_over_its_blocks(window: Browser) -> None:

@@ -59,7 +59,7 @@ from streamdp.core.evidence.block_tables import PRIOR, BlockTables, Level, least
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policy_posterior import NoiseVariance
 
-_MISSES = 0.05  # how often an interval, or any of several, may miss
+MISSES = 0.05  # how often an interval, or any of several, may miss
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def value_as_shown(tables: BlockTables) -> Value:
     off, numbers = 0.5 - mean, of.shown.shape[2]
     variance = mean * (1 - mean) / events
     variance += numbers * (noise.on_sums + noise.on_counts * off * off) / events**2
-    reach = NormalDist().inv_cdf(1 - _MISSES / 2)
+    reach = NormalDist().inv_cdf(1 - MISSES / 2)
     return Value(_clipped(_interval(mean, sqrt(variance), reach)), None, tuple(of.blocks.tolist()))
 
 
@@ -122,7 +122,7 @@ def value_of(policy: Floats, tables: BlockTables, *, among: int = 1) -> Value:
             expected=f"probabilities of {shape[1]} actions in each of {shape[0]} cells",
             got=f"a table of {' × '.join(map(str, policy.shape))}",
         )
-    reach = NormalDist().inv_cdf(1 - _MISSES / (2 * among))
+    reach = NormalDist().inv_cdf(1 - MISSES / (2 * among))
     exact, found = not tables.noise.on_counts, list[Value]()
     for of, off in tables.levels(policy):
         noise = 0.0 if exact else of.total_noise.on_counts
@@ -193,7 +193,7 @@ def _by_block(policy: Floats, of: Level, off: float, reach: float, among: int) -
     shown, gains, level = of.shown, of.gains, of.mean
     events, count = of.events, shown.sum(axis=0)
     weight = count.sum(axis=1, keepdims=True) * policy / events
-    drawn = _tails(among, reach) * of.noise.on_sums * of.draws[:, None, None]
+    drawn = tails(among, reach) * of.noise.on_sums * of.draws[:, None, None]
     spread = _of_reward(of) * shown + drawn  # the variance of a sum
     h = shown / np.sqrt(np.maximum(spread, 1e-300))
     total = h.sum(axis=0)
@@ -262,7 +262,7 @@ def _pooled(policy: Floats, of: Level, off: float, reach: float, among: int) -> 
     variance = (np.maximum(count, 0.0) * (cells * cells + rewards[labels])).sum()
     drawn = noise.on_sums * np.square(by_gain[labels]).sum()
     drawn += noise.on_counts * np.square(cells + by_count[labels]).sum()
-    variance += _tails(among, reach) * drawn
+    variance += tails(among, reach) * drawn
     pooled = min(1.0, max(0.0, float((of_cell * policy)[rare].sum() / events)))
     unknown = min(1.0, max(0.0, float(weight[~known].sum())))
     below, above = unknown * level, unknown * (1.0 - level)
@@ -286,13 +286,13 @@ def _strata(count: Floats, noise: NoiseVariance) -> tuple[NDArray[np.int64], Boo
     return labels.reshape(count.shape).astype(np.int64), rare
 
 
-def _tails(among: int, reach: float) -> float:
+def tails(among: int, reach: float) -> float:
     """The variance of Laplace noise beside that of a normal law which is beyond `reach` as rarely.
 
-    >>> round(_tails(1, 1.96), 3)
+    >>> round(tails(1, 1.96), 3)
     1.168
     """
-    return float((log(among / _MISSES) / (sqrt(2) * reach)) ** 2)
+    return float((log(among / MISSES) / (sqrt(2) * reach)) ** 2)
 
 
 def _room(off: float, found: RewardInterval) -> float:

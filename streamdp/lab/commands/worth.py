@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from streamdp.core.evidence.context_value import Forward, Value
     from streamdp.core.evidence.contexts import Contexts
     from streamdp.ports import StreamTopics, Technology
-    from streamdp.serve.history import StreamReleases
+    from streamdp.serve.history import KeyHistory, StreamReleases
     from streamdp.service.config import Configuration
     from streamdp.service.config.tables import FeedbackTable
 
@@ -75,6 +75,9 @@ def worth(
     once, and so do those of the best actions. Each line is about the blocks whose tables, fine or
     coarse, say something of its policy.
 
+    Without contexts all actions alike, and always one of them, come first: in the shows that say
+    something of it, whatever changed meanwhile, over all epochs that have the same actions.
+
     A rule looks better than it is on the blocks that it was chosen by. So the policy and the best
     actions (for everybody, of each level of a field, of each combination) of the first half of all
     events are valued by the other half.
@@ -92,11 +95,15 @@ def worth(
     asked = [(str(path), _read(path, contexts, actions)) for path in policy or ()]
     technology = opened(configuration, single_broker)
     releases = wait_for(lambda: _releases(technology, topics, key))
-    tables, policies = _tables(configuration, topics.stream, releases, key)
-    rows = _rows(tables, forward(tables, policies, contexts), actions, asked, since or 0)
+    history = _newest(configuration, topics.stream, releases)
+    tables, policies = _tables(configuration, topics.stream, history, key)
     feedback = configuration.tables.streams[topics.stream].feedback
     assert feedback is not None, "looked at with the table"
-    _tell(rows, tables, feedback, as_json=as_json)
+    lift = history and history.since_names_stand()
+    said = lift.said(len(actions), float(feedback.most or 1)) if lift and not contexts else None
+    single = () if said else actions
+    rows = _rows(tables, forward(tables, policies, contexts), single, asked, since or 0)
+    _tell(rows, tables, said, actions, feedback, as_json=as_json)
 
 
 class Row(NamedTuple):
@@ -130,7 +137,7 @@ def _rows(
         raise InvalidConfig("--since", "nothing to value by", expected="a block there is", got=got)
     cells, count = tables.shown.shape[1:]
     yield Row("what was shown", 0, value_as_shown(tables))
-    for name, one in zip(actions, np.eye(count), strict=True):
+    for name, one in zip(actions, np.eye(count), strict=False):
         everywhere = np.tile(one, (cells, 1))
         yield Row(f"{word(name)} for everybody", 0, value_of(everywhere, tables, among=count))
     if later is not None:
@@ -169,23 +176,29 @@ async def _releases(technology: Technology, topics: StreamTopics, key: str) -> S
     return releases
 
 
+def _newest(
+    configuration: Configuration, stream: str, releases: StreamReleases
+) -> KeyHistory | None:
+    """The key's newest learner of a configured epoch."""
+    table = configuration.streams[stream].table
+    known = (
+        history
+        for (number, _), history in releases.keys.items()
+        if history.epoch == table.partition_epochs.get(number, table.epoch)
+    )
+    return max(known, key=lambda of: of.stop, default=None)
+
+
 def _tables(
-    configuration: Configuration, stream: str, releases: StreamReleases, key: str
+    configuration: Configuration, stream: str, history: KeyHistory | None, key: str
 ) -> tuple[BlockTables, dict[int, Floats]]:
-    """The released tables of the key's newest learner, and its policies by their first block."""
+    """The released tables of a learner, and its policies by their first block."""
     from streamdp.core.errors import InvalidConfig
     from streamdp.core.kinds.feedback import PolicyLearner
 
     configured = configuration.streams[stream]
-    learner, table = configured.learner, configured.table
+    learner, count = configured.learner, len(configured.actions)
     assert isinstance(learner, PolicyLearner)
-    known = [
-        (number, history)
-        for (number, _), history in releases.keys.items()
-        if history.epoch == table.partition_epochs.get(number, table.epoch)
-    ]
-    history = max((of for _, of in known), key=lambda of: of.stop, default=None)
-    count = len(configured.actions)
     kept = None if history is None else history.policies
     found = None if kept is None else kept.tables(len(learner.actions) // count, count)
     if found is None:
@@ -255,9 +268,15 @@ def _shares(where: str, show: Any, actions: list[str]) -> list[float]:
 
 
 def _tell(
-    rows: Iterator[Row], tables: BlockTables, feedback: FeedbackTable, *, as_json: bool
+    rows: Iterator[Row],
+    tables: BlockTables,
+    said: dict[str, Any] | None,
+    actions: Sequence[str],
+    feedback: FeedbackTable,
+    *,
+    as_json: bool,
 ) -> None:
-    """Print the values, in the rewards' unit."""
+    """Print what was earned beside other shares, and the values, in the rewards' unit."""
     most = 1.0 if feedback.most is None else float(feedback.most)
     rows = (row._replace(value=row.value.of(most)) for row in rows)
     unit = None if feedback.most is None else feedback.reward_unit
@@ -268,6 +287,7 @@ def _tell(
                 "blocks_of_all_cells": tables.whole,
                 "events": float(tables.shown.sum()),
                 "unit": unit,
+                "lift": said and said | {"always": dict(zip(actions, said["always"], strict=True))},
                 "policies": [
                     {
                         "policy": row.name,
@@ -290,6 +310,11 @@ def _tell(
     events = f"{float(tables.shown.sum()):,.0f} events"
     typer.echo(f"{tables.blocks} blocks with {events} (public){of}:")
     called = "mean reward" if unit is None else f"{unit} a show"
+    if said:
+        typer.echo(f"{called:<26}{'more than was shown':<30}{'by shows':<12}")
+        typer.echo(_beside(said["alike"]) + "all actions alike")
+        for name, beside in zip(actions, said["always"], strict=True):
+            typer.echo(f"{_beside(beside)}always {word(name)}")
     typer.echo(f"{called:<26}{'more than was shown':<30}{'by blocks':<12}")
     unknown = False
     for row in rows:
@@ -303,6 +328,15 @@ def _tell(
         unknown = unknown or not row.blocks
     if unknown:
         typer.echo("none: of the blocks that may value it none released a table that says it")
+
+
+def _beside(of: dict[str, Any] | None) -> str:
+    """What other shares would have earned, as columns."""
+    if of is None:
+        return f"{'unknown':<26}{'':<30}{'none':<12}"
+    mean, more = f"{of['mean']:.4f} ({of['low']:.4f} … {of['high']:.4f})", of["more"]
+    less = f"{-more['mean']:+.4f} ({-more['high']:+.4f} … {-more['low']:+.4f})"
+    return f"{mean:<26}{less:<30}{of['shows']:<12,}"
 
 
 def _ranges(blocks: Sequence[int]) -> str:
