@@ -54,29 +54,29 @@ def client_of(
 
 
 def read(answer: bytes, *, every: bool) -> tuple[list[DefaultRecord], int]:
-    """Records, and where to go on; the same in lists, or the same error."""
-    told = [outcome(answer, every=every, together=together) for together in (0, 1, 2, 100)]
+    """Records, and where to go on; the same however many are taken at a time, or an error."""
+    told = [outcome(answer, every=every, most=most) for most in (1, 2, 3, 100)]
     assert told[1:] == told[:1] * 3
     unpacked = _Unpacked(client_of(answer), answer, every=every)
-    return list(unpacked), unpacked.next_fetch_offset
+    return unpacked.take(100), unpacked.next_fetch_offset
 
 
 def outcome(
-    answer: bytes, *, every: bool, together: int, start: int = 0,
+    answer: bytes, *, every: bool, most: int, start: int = 0,
     aborted: list[tuple[int, int]] | None = None,
 ) -> object:  # fmt: skip
-    """What a reader gets, and where it goes on; or the sort of error."""
+    """What a reader gets, so many at a time, and where it goes on; or the sort of error."""
     client = client_of(answer, start=start, aborted=aborted)
-    unpacked = _Unpacked(client, answer, every=every, together=together)
+    unpacked, got = _Unpacked(client, answer, every=every), list[list[DefaultRecord]]()
     try:
-        got = list(unpacked)
+        while not unpacked.ended:
+            got.append(unpacked.take(most))
+            if not unpacked.ended:
+                assert unpacked.next_fetch_offset == got[-1][-1].offset + 1
     except (KafkaError, ValueError) as error:
         return type(error)
-    if together:  # also where one batch has many more: it may have millions
-        assert all(together <= len(some) for some in got[:-1])
-        assert all(len(some) < 2 * together for some in got)
-    records = list(chain.from_iterable(got)) if together else got
-    return list(map(repr, records)), unpacked.next_fetch_offset
+    assert all(len(some) == most for some in got[:-1])
+    return list(map(repr, chain.from_iterable(got))), unpacked.next_fetch_offset
 
 
 def values(records: list[DefaultRecord]) -> list[bytes | None]:
@@ -100,8 +100,8 @@ def test_lists_begin_where_was_asked_and_leave_out_what_was_aborted(start: int) 
     answer = b"".join(part for end, part in parts.items() if end >= start)
     for aborted in ([], [(7, 2)]):
         one, *lists = (
-            outcome(answer, every=True, together=together, start=start, aborted=aborted)
-            for together in (0, 1, 3, 100)
+            outcome(answer, every=True, most=most, start=start, aborted=aborted)
+            for most in (1, 2, 3, 100)
         )
         assert lists == [one] * 3
         assert isinstance(one, tuple)
@@ -124,7 +124,7 @@ def test_an_answer_that_was_read_goes_without_the_collector() -> None:
     gone, unpacked = weakref.ref(client), _Unpacked(client, answer, every=True)
     gc.disable()
     try:
-        assert values(list(unpacked)) == [b"a"]
+        assert values(unpacked.take(2)) == [b"a"]
         del client, unpacked
         assert gone() is None
     finally:

@@ -56,10 +56,8 @@ async def _read(
         rows: list[Made] = []
         classes: set[bool] = set()
         while await consumer.position(place) < end:
-            got: Any = (await consumer.getmany(timeout_ms=100, max_records=7)).get(place, [])
-            records = [
-                record for some in got for record in (some if type(some) is list else [some])
-            ]
+            records: Any = (await consumer.getmany(timeout_ms=100, max_records=7)).get(place, [])
+            assert len(records) <= 7
             rows += [(record.offset, record.key, record.value) for record in records]
             classes |= {isinstance(record, ConsumerRecord) for record in records}
         return rows, classes
@@ -76,8 +74,5 @@ async def test_are_lean_records_the_same(broker: Borrowed, fresh_app: Callable[[
     assert isinstance(usual, tuple)
     assert isinstance(lean_read, tuple)
     assert usual[0] == lean_read[0]
-    assert lean_read == await _read(
-        broker.bootstrap, topic, change=lambda consumer: lean(consumer, together=20)
-    )
     assert len(lean_read[0]) == 100
     assert (usual[1], lean_read[1]) == ({True}, {False})

@@ -97,7 +97,7 @@ class NewestLists:
         if self._consumer is None:
             consumer = self._settings.consumer(fetch_max_wait_ms=_WAIT_MS)
             await client_errors.start(consumer, self._settings)
-            lean(consumer, together=reading.BATCH)
+            lean(consumer)
             self._consumer = consumer
         return self._consumer
 

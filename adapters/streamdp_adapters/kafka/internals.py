@@ -10,8 +10,8 @@ which takes as long as all the rest of its work on a record: 0.4 of 0.8 µs. The
 the same `offset`, `timestamp`, `key`, `value` and `headers`, which is all that this adapter reads,
 so its consumers hand over that (`lean`). Fetched records pass through one dictionary of the
 fetcher, and each entry is changed as it is added. Aborted and control records are left out earlier,
-as ever. Its four steps of Python with each record take longer still than decoding it, so whoever
-reads much, and asks for no number of records, is handed lists of them (`together`).
+as ever. Its four steps of Python with each record take longer still than decoding it, so records
+come in lists of as many as are asked for (`_handed_over`).
 
 **Control batches without a record.** The cleaner empties a marker of a transaction and may keep its
 batch, since that remembers a producer. The client raises at such a batch, for ever. Brokers name
@@ -61,9 +61,12 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
+from sys import maxsize
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from weakref import ReferenceType, ref
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
@@ -243,12 +246,10 @@ class _Pause:
 # -- fetched records -------------------------------------------------------------------------------
 
 
-def lean(consumer: AIOKafkaConsumer, *, every: bool = True, together: int = 0) -> None:
+def lean(consumer: AIOKafkaConsumer, *, every: bool = True) -> None:
     """Let a started consumer without deserialisers hand over records as they are decoded.
 
-    Nothing may be assigned to it yet. `every`: see `decoding`. With `together` each of what
-    it hands over is a list: of so many records and fewer than twice as many, or of what is left of
-    those that were fetched. (A batch of a megabyte can have millions.)
+    Nothing may be assigned to it yet. `every`: see `decoding`.
     """
     client: Any = consumer._client
     send, answer = client.send, dict[TopicPartition, bytes]()
@@ -264,7 +265,7 @@ def lean(consumer: AIOKafkaConsumer, *, every: bool = True, together: int = 0) -
         return got
 
     client.send = noted_send
-    consumer._fetcher._records = _Fetched(answer, every=every, together=together)
+    consumer._fetcher._records = _Fetched(answer, every=every)
 
 
 def to_the_end(consumer: AIOKafkaConsumer, place: TopicPartition) -> None:
@@ -282,46 +283,78 @@ def waits(consumer: AIOKafkaConsumer, place: TopicPartition) -> bool:
 class _Fetched(OrderedDict[TopicPartition, FetchResult | FetchError]):
     """Fetched records that are not handed over yet."""
 
-    def __init__(self, answer: dict[TopicPartition, bytes], *, every: bool, together: int) -> None:
+    def __init__(self, answer: dict[TopicPartition, bytes], *, every: bool) -> None:
         super().__init__()
-        self._answer = answer
-        self._every, self._together = every, together
+        self._answer, self._every = answer, every
 
     def __setitem__(self, place: TopicPartition, result: FetchResult | FetchError) -> None:
         if isinstance(result, FetchResult):
             records, batches = result._partition_records, self._answer.pop(place)
             assert isinstance(records, PartitionRecords)
-            result._partition_records = _Unpacked(
-                records, batches, every=self._every, together=self._together
-            )
+            result._partition_records = _Unpacked(records, batches, every=self._every)
+            # Weakly: a cycle would keep the answer until the collector looks.
+            result.getall = partial(_handed_over, ref(result))
         super().__setitem__(place, result)
+
+
+def _handed_over(
+    reference: ReferenceType[FetchResult], most: int | None = None
+) -> list[DefaultRecord]:
+    """At most so many of the records that were fetched: what the client's own method does."""
+    result = reference()
+    assert result is not None, "this is a method of it"
+    if not result.check_assignment(result._topic_partition):
+        return []
+    unpacked = result._partition_records
+    assert isinstance(unpacked, _Unpacked)
+    records = unpacked.take(maxsize if most is None else most)
+    result._update_position()
+    if unpacked.ended:
+        result._partition_records = None
+    return records
+
+
+@dataclass
+class _Wanted:
+    """How many records are wanted next: a batch of a megabyte can have millions."""
+
+    count: int = 0
 
 
 class _Unpacked:
     """The records of one answer, in place of the client's."""
 
-    def __init__(
-        self, client: PartitionRecords, batches: bytes, *, every: bool, together: int = 0
-    ) -> None:
+    def __init__(self, client: PartitionRecords, batches: bytes, *, every: bool) -> None:
+        self._wanted = _Wanted()
         client._consumer_record = _as_decoded
         client._contains_abort_marker = _marks_abort
-        client._records = _Batches(client._records, batches, together=together)
+        client._records = _Batches(client._records, batches, self._wanted)
         client._check_crcs = False  # of what was fetched; it would be of what is decompressed
         client._records_iterator = None  # a cycle that keeps the answer until the collector looks
-        self._client = client
+        self._client, self._first = client, client.next_fetch_offset
         self._all = self._unpack(batches, every=every)
-        if together:
-            self._all = _lists(self._all, together, first=client.next_fetch_offset)
+        self.ended = False  # whether all was taken
 
     @property
     def next_fetch_offset(self) -> int:
         """Where to fetch next."""
         return self._client.next_fetch_offset
 
-    def __iter__(self) -> Iterator[Any]:
-        return self._all
+    def take(self, most: int) -> list[DefaultRecord]:
+        """The next records, at most so many; fewer at the end."""
+        taken: list[DefaultRecord] = []
+        while not self.ended and len(taken) < most:
+            self._wanted.count = most - len(taken)
+            some = next(self._all, None)
+            if some is None:
+                self.ended = True
+            elif some[0].offset >= self._first:
+                taken += some
+            else:  # the answer begins inside a batch
+                taken += [record for record in some if record.offset >= self._first]
+        return taken
 
-    def _unpack(self, batches: bytes, *, every: bool) -> Iterator[Any]:
+    def _unpack(self, batches: bytes, *, every: bool) -> Iterator[Sequence[DefaultRecord]]:
         client = self._client
         while True:
             try:
@@ -335,27 +368,8 @@ class _Unpacked:
             for record in decoded(batch, every=every):
                 if record.offset >= client.next_fetch_offset:
                     client.next_fetch_offset = record.offset + 1
-                    yield record
+                    yield [record]
             client.next_fetch_offset = end_of(batch)
-
-
-def _lists(
-    unpacked: Iterator[DefaultRecord | _Records], least: int, *, first: int
-) -> Iterator[list[DefaultRecord]]:
-    """Records from an offset on, in lists of at least so many; the last one may have fewer."""
-    together: list[DefaultRecord] = []
-    for some in unpacked:
-        if not isinstance(some, _Records):  # of a batch that the client cannot decode
-            together.append(some)
-        elif some[0].offset >= first:
-            together += some
-        else:
-            together += [record for record in some if record.offset >= first]
-        if len(together) >= least:
-            yield together
-            together = []
-    if together:
-        yield together
 
 
 class _Records(list[DefaultRecord]):
@@ -368,28 +382,28 @@ class _Records(list[DefaultRecord]):
 
 
 class _Together:
-    """A batch of the client's whose records come some at a time."""
+    """A batch of the client's whose records come as many at a time as are wanted."""
 
-    def __init__(self, batch: DefaultRecordBatch, most: int) -> None:
-        self._batch, self._most = batch, most
+    def __init__(self, batch: DefaultRecordBatch, wanted: _Wanted) -> None:
+        self._batch, self._wanted = batch, wanted
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._batch, name)
 
     def __iter__(self) -> Iterator[_Records]:
         left = chain(self._batch)  # a batch itself begins only once
-        while records := _Records(islice(left, self._most)):
+        while records := _Records(islice(left, self._wanted.count)):
             yield records
 
 
 class _Batches:
     """The batches of one answer, decompressed here instead of by the client."""
 
-    def __init__(self, client: Batches, answer: bytes, *, together: int) -> None:
+    def __init__(self, client: Batches, answer: bytes, wanted: _Wanted) -> None:
         self._client = client
         self._answer = answer
         self._at = 0
-        self._together = together
+        self._wanted = wanted
 
     def has_next(self) -> bool:
         """Whether there is another batch."""
@@ -398,9 +412,7 @@ class _Batches:
     def next_batch(self) -> Any:
         """The next batch, after a check of its checksum."""
         batch = self._next_batch()
-        if self._together and not batch.is_control_batch:
-            return _Together(batch, self._together)
-        return batch
+        return batch if batch.is_control_batch else _Together(batch, self._wanted)
 
     def _next_batch(self) -> DefaultRecordBatch:
         batch, start = self._client.next_batch(), self._at

@@ -12,7 +12,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import OffsetOutOfRangeError
@@ -41,7 +40,7 @@ IDLE_SECONDS = 60.0
 """Seconds without progress after which a read fails."""
 
 BATCH = 2000
-"""Records that are handed over at once, or more, but fewer than twice as many."""
+"""Records that are handed over at once, at most."""
 
 FETCH_BYTES = 4 * 1024 * 1024
 """Bytes of a partition in one answer; a single larger batch comes whole all the same."""
@@ -81,8 +80,8 @@ class PartitionReader:
         self.consumer.seek(place, start)
         moved, position = asyncio.get_running_loop().time(), start
         while stop is None or position < stop:
-            lists: Any = await self.consumer.getmany(place, timeout_ms=_WAIT_MS, max_records=1)
-            records: Sequence[ConsumerRecord] = next(iter(lists.get(place, ())), [])
+            some = await self.consumer.getmany(place, timeout_ms=_WAIT_MS, max_records=BATCH)
+            records = some.get(place, [])
             if stop is not None and records and records[-1].offset >= stop:
                 records = [record for record in records if record.offset < stop]
                 position = stop
@@ -184,7 +183,7 @@ async def reader(
             fetch_max_wait_ms=_WAIT_MS,
         )
         async with client_errors.started(consumer, settings):
-            lean(consumer, together=BATCH)
+            lean(consumer)
             await know_topics(consumer, topics)
             yield PartitionReader(consumer, where)
 
@@ -373,14 +372,16 @@ def as_records(
     topics: StreamTopics, partition: Partition, records: Sequence[ConsumerRecord], *, start: int
 ) -> Records:
     """The client's records as the port's columns; `start` is the requested offset."""
-    offsets = [record.offset for record in records]
+    first, last = records[0].offset, records[-1].offset
+    whole = last - first + 1 == len(records)  # offsets rise
+    offsets = range(first, last + 1) if whole else [record.offset for record in records]
     return Records(
         partition=partition,
         start=start,
         offsets=offsets,
         keys=[record.key for record in records],
         values=[record.value for record in records],
-        next_offset=offsets[-1] + 1,
+        next_offset=last + 1,
         headers=[record.headers for record in records] if topics.headers else (),
         timestamps=[record.timestamp for record in records] if topics.headers else (),
     )

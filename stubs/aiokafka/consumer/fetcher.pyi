@@ -1,7 +1,7 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 from aiokafka.record.default_records import DefaultRecord, DefaultRecordBatch
 from aiokafka.record.memory_records import MemoryRecords
@@ -12,7 +12,6 @@ READ_COMMITTED: int
 class Unpacking(Protocol):
     @property
     def next_fetch_offset(self) -> int: ...
-    def __iter__(self) -> Iterator[object]: ...
 
 class Batches(Protocol):
     def has_next(self) -> bool: ...
@@ -37,10 +36,12 @@ class PartitionRecords:
         isolation_level: int,
     ) -> None: ...
     def __iter__(self) -> Iterator[DefaultRecord]: ...
-    def _unpack_records(self) -> Iterator[DefaultRecord]: ...
+    def _unpack_records(self) -> Iterator[Any]: ...
 
 class FetchResult:
-    _partition_records: Unpacking
+    _topic_partition: TopicPartition
+    _partition_records: Unpacking | None
+    getall: Callable[[int | None], list[DefaultRecord]]
     def __init__(
         self,
         tp: TopicPartition,
@@ -49,6 +50,8 @@ class FetchResult:
         partition_records: PartitionRecords,
         backoff: float,
     ) -> None: ...
+    def check_assignment(self, tp: TopicPartition) -> bool: ...
+    def _update_position(self) -> None: ...
 
 class FetchError: ...
 
