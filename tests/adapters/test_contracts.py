@@ -23,9 +23,11 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
 from aiokafka.consumer.fetcher import FetchError, FetchResult
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+from aiokafka.producer.message_accumulator import BatchBuilder
 from prometheus_client import CollectorRegistry, generate_latest
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from streamdp.ports import Headers
 from streamdp.serve.connections import Connection
 from streamdp.serve.families import gauge
 from streamdp_adapters.kafka import internals
@@ -35,14 +37,16 @@ from streamdp_adapters.kafka.settings import KafkaSettings
 from tests.conftest import ROOT
 
 TOUCHED = {
-    "_batches", "_check_crcs", "_client", "_closed", "_commit_refresh_task", "_consumer_record",
+    "_batches", "_builder", "_check_crcs", "_client", "_closed", "_commit_refresh_task",
+    "_consumer_record",
     "_contains_abort_marker", "_coordination_task", "_coordinator", "_drain_waiter",
     "_fetch_task", "_fetcher", "_get_conn",
     "_heartbeat_task", "_maybe_do_transactional_request", "_message_accumulator",
     "_metadata_update",
     "_partition_records", "_pending_tasks", "_protocol", "_records", "_records_iterator",
-    "_reset_committed_task",
-    "_send_produce_req", "_sender", "_transport", "_txn_manager", "_unpack_records",
+    "_relative_offset", "_reset_committed_task",
+    "_send_produce_req", "_sender", "_topic_partition", "_transport", "_txn_manager",
+    "_unpack_records", "_update_position",
 }  # fmt: skip
 """Attributes of aiokafka's objects that it does not document."""
 
@@ -71,6 +75,31 @@ def sources() -> Iterator[ast.Module]:
             text = path.read_text()
             if re.search(r"^ *(from|import) (aiokafka|uvicorn)\b", text, re.M):
                 yield ast.parse(text)
+
+
+def test_are_batches_filled_as_the_client_fills_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut at the same records, of which one is too large for any batch; the same bytes."""
+    records = [
+        (None, b"null key"),
+        (b"null value", None),
+        (b"k", bytes(300)),
+        *([(b"k", b"v")] * 9),
+    ]
+    headers: list[Headers] = [[("name", b"%d" % at), ("none", None)] for at in range(12)]
+    monkeypatch.setattr("time.time_ns", lambda: 1_234_567_000_000)
+    for pairs in (None, headers):
+        at, batch = 0, BatchBuilder(120, 0)
+        for place, (key, value) in enumerate(records):
+            of = list(pairs[place]) if pairs else []
+            while batch.append(timestamp=1_234_567, key=key, value=value, headers=of) is None:
+                ours = BatchBuilder(120, 0)
+                assert internals.fill(ours, records, pairs, start=at) == place
+                assert (ours.record_count(), ours._build()) == (place - at, batch._build())
+                at, batch = place, BatchBuilder(120, 0)
+        last = BatchBuilder(120, 0)
+        assert internals.fill(last, records, pairs, start=at) == 12
+        assert last._build() == batch._build()
+        assert at > 3
 
 
 def test_do_the_requests_of_a_group_still_have_their_fields() -> None:

@@ -26,6 +26,9 @@ The client also decompresses without a limit, so it is given batches that are de
 all of the next. With 2 MB of small records in each of 32 partitions, the last one waits for a
 million records of the others. `to_the_end` lets partitions take turns.
 
+**Filling batches.** The client's own method takes as long around a record as it does for it. `fill`
+puts many into a batch, with one time.
+
 **Ending clients that will not stop.** Their stop hangs while the broker is down, or in a race. A
 client's tasks are cancelled again and again, because a cancelled one waits for those that it
 started; then the connections are closed. Queued batches are dropped: the result of those in flight
@@ -81,12 +84,14 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
     TransactionalIdAuthorizationFailed,
 )
+from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.transaction import EndTxnRequest
 from aiokafka.record.control_record import ABORT_MARKER, ControlRecord
 from aiokafka.record.default_records import DefaultRecord, DefaultRecordBatch
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
+from streamdp.ports import Headers, Key, Value
 from streamdp_adapters.kafka.decoding import (
     CODECS,
     batch_behind,
@@ -434,6 +439,30 @@ def _marks_abort(batch: DefaultRecordBatch) -> bool:
     """Whether a control batch has the marker of an abort."""
     marker = next(batch, None)
     return marker is not None and ControlRecord.parse(marker.key) == ABORT_MARKER
+
+
+# -- batches to be sent ----------------------------------------------------------------------------
+
+
+def fill(
+    batch: BatchBuilder,
+    records: Sequence[tuple[Key, Value]],
+    headers: Sequence[Headers] | None = None,
+    *,
+    start: int = 0,
+) -> int:
+    """Put records into an empty batch, from a place on until one does not fit; return its place.
+
+    The first one always fits: a record that is too large travels alone.
+    """
+    append, now, none = batch._builder.append, time.time_ns() // 1_000_000, list[Any]()
+    at = start
+    for key, value in islice(records, start, None):
+        if append(at - start, now, key, value, list(headers[at]) if headers else none) is None:
+            break
+        at += 1
+    batch._relative_offset = at - start
+    return at
 
 
 # -- ending clients --------------------------------------------------------------------------------

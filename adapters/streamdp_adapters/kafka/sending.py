@@ -12,14 +12,13 @@ is the null key; every other key is unchanged.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Sequence
-from itertools import repeat
+from collections.abc import Awaitable, Sequence
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.structs import RecordMetadata
 
 from streamdp.ports import Headers, Key, Value
+from streamdp_adapters.kafka.internals import fill
 
 NULL_KEY = b"\x00"
 BATCH_BYTES = 512 * 1024
@@ -66,7 +65,7 @@ class Outbox:
         self,
         topic: str,
         partition: int,
-        records: Iterable[tuple[Key, Value]],
+        records: Sequence[tuple[Key, Value]],
         headers: Sequence[Headers] | None = None,
     ) -> None:
         """Queue records in this order, with the headers of each if there are any.
@@ -74,21 +73,13 @@ class Outbox:
         A further batch of the same partition waits until the one before is in flight, which keeps
         the order.
         """
-        batch = self._producer.create_batch()
-        lists: Iterable[list[tuple[str, bytes | None]]] = map(list, headers or repeat(()))
-        for (key, value), pairs in zip(records, lists, strict=False):
-            if batch.append(timestamp=None, key=key, value=value, headers=pairs) is None:
-                await self._send(batch, topic, partition)
-                batch = self._producer.create_batch()
-                batch.append(timestamp=None, key=key, value=value, headers=pairs)
-        if batch.record_count():
-            await self._send(batch, topic, partition)
-
-    async def _send(self, batch: BatchBuilder, topic: str, partition: int) -> None:
-        """Queue one batch."""
-        self._acknowledgements.append(
-            await self._producer.send_batch(batch, topic, partition=partition)
-        )
+        at = 0
+        while at < len(records):
+            batch = self._producer.create_batch()
+            at = fill(batch, records, headers, start=at)
+            self._acknowledgements.append(
+                await self._producer.send_batch(batch, topic, partition=partition)
+            )
 
     async def acknowledged(self, *others: Awaitable[None]) -> list[RecordMetadata]:
         """Wait for every acknowledgement and for `others`; raise the first failure."""
