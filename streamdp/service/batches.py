@@ -21,6 +21,7 @@ from sys import maxsize
 
 import numpy as np
 
+from streamdp.core.arrays import Ints
 from streamdp.core.events import Batch, numbered
 from streamdp.ports import Key, Records
 from streamdp.service.lists import NO_LIST, TakenNames
@@ -74,9 +75,7 @@ def joined(
     batch has times: the largest timestamp of these records so far.
     """
     keys: list[Key] = list(chain.from_iterable(part.keys for part in records))
-    offsets = np.fromiter(
-        chain.from_iterable(part.offsets for part in records), dtype=np.int64, count=len(keys)
-    )
+    offsets = np.concatenate([_column(part.offsets) for part in records])
     times = None
     if idle is not None:  # keys that get no learner have times too
         stamps = chain.from_iterable(part.timestamps for part in records)
@@ -88,6 +87,8 @@ def joined(
         times = None if times is None else np.repeat(times, slots)
     batch = Batch(distinct, index, offsets, content, times, unusable, records[0].listed.allowed)
     most = maxsize if most_key_bytes is None else most_key_bytes
+    if max(map(len, filter(None, distinct)), default=0) <= most:
+        return batch, 0
     long = {key for key in distinct if key is not None and len(key) > most and not known(key)}
     if not long:
         return batch, 0
@@ -96,6 +97,13 @@ def joined(
     some = batch.part(fits[index])
     kept = replace(some, keys=[key for key in distinct if key not in long], index=new[some.index])
     return kept, sum(key in long for key in keys)
+
+
+def _column(offsets: Sequence[int]) -> Ints:
+    """Offsets as an array: most often they have no gap, and are a range."""
+    if isinstance(offsets, range):
+        return np.arange(offsets.start, offsets.stop)
+    return np.array(offsets, dtype=np.int64)
 
 
 def _contents(records: Sequence[DecodedRecords]) -> Iterator[Decoded]:

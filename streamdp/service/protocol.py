@@ -325,8 +325,8 @@ class PartitionWork:
 
     def cut(self, *, now: float, pace: Pace) -> Cut:
         """A cut of everything as of now; `now` only paces how many rows are saved."""
-        rows = self.engine.save(most=self._share(now, pace))
-        saved = {key for key, _ in rows}
+        rows = dict(self.engine.save(most=self._share(now, pace)))
+        saved = rows.keys()
         publishing = self._waiting
         self._let_go(publishing, saved)
         actions, ledger = publishing.written.published()
@@ -359,7 +359,7 @@ class PartitionWork:
         state: list[tuple[bytes, bytes | None]] = [
             *self._introduced(renewals),
             *zip(self._waiting.written.places, self._waiting.written.values, strict=True),
-            *((self._entries.row(key, epoch=self._epoch), row) for key, row in rows),
+            *zip(self._entries.rows([*rows], epoch=self._epoch), rows.values(), strict=True),
             *((entry, None) for entry in gone),
             (self._entries.checkpoint, encode_checkpoint(self.point)),
         ]

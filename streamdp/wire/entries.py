@@ -61,7 +61,12 @@ class Entries:
 
     def row(self, key: Key, *, epoch: int) -> bytes:
         """The key of a record key's saved row."""
-        return _encode([self.stream, self.partition, "row", epoch, _written(key)])
+        return self.rows([key], epoch=epoch)[0]
+
+    def rows(self, keys: Sequence[Key], *, epoch: int) -> list[bytes]:
+        """The keys of many saved rows."""
+        begin = self.beginning("row", epoch=epoch)
+        return [b"%b%b]" % (begin, key) for key in written_keys(keys)]
 
     def learner(self, *, epoch: int) -> bytes:
         """The key of the entry that says what an epoch's rows mean."""

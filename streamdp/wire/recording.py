@@ -91,9 +91,10 @@ def record_all(
             places += place
             ledgers += ledger
             actions += action
-    order = np.argsort(np.concatenate(parts)).tolist()
-    places, ledgers = [places[at] for at in order], [ledgers[at] for at in order]
-    actions = [actions[at] for at in order]
+    if sum(len(part) > 0 for part in parts) > 1:
+        order = np.argsort(np.concatenate(parts)).tolist()
+        places, ledgers = [places[at] for at in order], [ledgers[at] for at in order]
+        actions = [actions[at] for at in order]
     pairs = lines.played == "value" if releases.has_policies else None
     values = sealed(heads, places, ledgers, actions, pairs=pairs)
     return ReadyReleases(list(releases.keys), places, values, ledgers, actions)
