@@ -10,7 +10,7 @@ owner           the one transactional producer of a partition: take and commit
 reading         bounded reads: the state, the ledger's tail, stretches of the input
 grouping        the seat in a consumer group; static_membership: dead processes with its name
 membership      a stream's share of its input: rebalances, polling, blame
-second_input    the second input of an assembly
+second_input    the second input of an assembly; kept_consumer: open between questions
 transport       membership, owner and reading together, as the port wants them
 publications    readers of actions and ledgers
 producer        writes input; partitioners: where a key goes

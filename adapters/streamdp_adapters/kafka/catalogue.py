@@ -11,14 +11,15 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from functools import partial
 
-from aiokafka import AIOKafkaConsumer
 from aiokafka.structs import TopicPartition
 
 from streamdp.core.errors import Fenced
 from streamdp.ports import StreamTopics
 from streamdp_adapters.kafka import client_errors, reading
 from streamdp_adapters.kafka.internals import AbandonableProducer, lean
+from streamdp_adapters.kafka.kept_consumer import KeptConsumer
 from streamdp_adapters.kafka.sending import Outbox
 from streamdp_adapters.kafka.settings import KafkaSettings
 
@@ -74,38 +75,22 @@ class NewestLists:
     """
 
     def __init__(self, settings: KafkaSettings) -> None:
-        self._settings = settings
-        self._consumer: AIOKafkaConsumer | None = None
+        new = partial(settings.consumer, fetch_max_wait_ms=_WAIT_MS)
+        self._kept = KeptConsumer(settings, new, lean)
         self._known: dict[str, tuple[int, bytes | None]] = {}  # by topic: its end, and the list
+        self.close = self._kept.close
 
     async def newest(self, stream: StreamTopics) -> bytes | None:
-        """The last committed list, up to the topic's present end; after an error a new consumer."""
+        """The last committed list, up to the topic's present end."""
         place, where = TopicPartition(stream.catalogue, 0), f"topic {stream.catalogue}"
-        try:
-            with client_errors.translated(where):
-                look = reading.PartitionReader(await self._connected(), where)
+        with client_errors.translated(where):
+            async with self._kept.asking() as consumer:
+                look = reading.PartitionReader(consumer, where)
                 end, known = await look.end(place), self._known.get(place.topic, (0, None))
                 if end != known[0]:
                     record = await look.newest(place, stop=end)
                     known = self._known[place.topic] = end, record.value if record else known[1]
                 return known[1]
-        except Exception:
-            await self.close()
-            raise
-
-    async def _connected(self) -> AIOKafkaConsumer:
-        if self._consumer is None:
-            consumer = self._settings.consumer(fetch_max_wait_ms=_WAIT_MS)
-            await client_errors.start(consumer, self._settings)
-            lean(consumer)
-            self._consumer = consumer
-        return self._consumer
-
-    async def close(self) -> None:
-        """Close the consumer within a bounded time."""
-        consumer, self._consumer = self._consumer, None
-        if consumer is not None:
-            await client_errors.stop(consumer)
 
 
 async def _newest(settings: KafkaSettings, place: TopicPartition) -> bytes | None:

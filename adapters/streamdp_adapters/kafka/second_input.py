@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import OffsetOutOfRangeError
@@ -28,6 +28,7 @@ from streamdp.core.errors import TransportLost, beyond
 from streamdp.ports import Partition, Records, StreamTopics
 from streamdp_adapters.kafka import client_errors
 from streamdp_adapters.kafka.internals import lean
+from streamdp_adapters.kafka.kept_consumer import KeptConsumer
 from streamdp_adapters.kafka.reading import (
     BATCH,
     FETCH_BYTES,
@@ -43,16 +44,17 @@ class InputEnds:
     """Where inputs end, and where they reach a time; records of open transactions included."""
 
     def __init__(self, settings: KafkaSettings) -> None:
-        self._settings = settings
-        self._consumer: AIOKafkaConsumer | None = None
-        self._turn = asyncio.Lock()
+        self._kept = KeptConsumer(
+            settings, partial(settings.consumer, isolation="read_uncommitted")
+        )
+        self.close = self._kept.close
 
     async def stop(self, place: TopicPartition, start: int, *, timestamp: int) -> int | None:
         """The first record from `start` on that is not older, else the end; None before `start`.
 
         If no record is that young, the end is asked afterwards: all older records are before it.
         """
-        async with self._asking() as consumer:
+        async with self._kept.asking() as consumer:
             first = (await consumer.offsets_for_times({place: timestamp}))[place]
         if first is not None and first.offset >= start:
             return int(first.offset)
@@ -63,33 +65,8 @@ class InputEnds:
 
     async def end(self, place: TopicPartition) -> int:
         """Where the next record will go."""
-        async with self._asking() as consumer:
+        async with self._kept.asking() as consumer:
             return int((await consumer.end_offsets([place]))[place])
-
-    @asynccontextmanager
-    async def _asking(self) -> AsyncIterator[AIOKafkaConsumer]:
-        """The consumer; after an error a new one, since credentials may have changed."""
-        consumer = await self._connected()
-        try:
-            yield consumer
-        except client_errors.CLIENTS:
-            if self._consumer is consumer:
-                await self.close()
-            raise
-
-    async def _connected(self) -> AIOKafkaConsumer:
-        async with self._turn:
-            if self._consumer is None:
-                consumer = self._settings.consumer(isolation="read_uncommitted")
-                await client_errors.start(consumer, self._settings)
-                self._consumer = consumer
-            return self._consumer
-
-    async def close(self) -> None:
-        """Close the consumer within a bounded time."""
-        consumer, self._consumer = self._consumer, None
-        if consumer is not None:
-            await client_errors.stop(consumer)
 
 
 class SecondInput:
@@ -105,12 +82,19 @@ class SecondInput:
     ) -> None:
         self._topics = replace(topics, input=topics.second_input, headers=True)
         self._partition = partition
-        self._settings = settings
         self._ends = ends
         self._place = TopicPartition(topics.second_input, partition.number)
         self._where = f"partition {partition}: second input {topics.second_input}"
-        self._consumer: AIOKafkaConsumer | None = None
+        new = partial(settings.consumer, max_partition_fetch_bytes=FETCH_BYTES)
+        self._kept = KeptConsumer(settings, new, self._prepare)
         self._at: int | None = None  # where the consumer is, if that is certain
+        self.close = self._kept.close
+
+    def _prepare(self, consumer: AIOKafkaConsumer) -> None:
+        """Assign the partition to a new consumer."""
+        lean(consumer, every=False)
+        consumer.assign([self._place])
+        self._at = None
 
     async def stop(self, start: int, *, timestamp: int) -> int:
         """Where reading may stop so that everything older than a time is read."""
@@ -125,24 +109,30 @@ class SecondInput:
         if start >= stop:
             return
         with client_errors.after_start(), client_errors.translated(self._where):
-            consumer = await self._connected()
-            if self._at != start:
+            async with self._kept.asking() as consumer:
+                async for records in self._stretch(consumer, start, stop):
+                    yield records
+
+    async def _stretch(
+        self, consumer: AIOKafkaConsumer, start: int, stop: int
+    ) -> AsyncIterator[Records]:
+        if self._at != start:
+            consumer.seek(self._place, start)
+        self._at = None  # until this read has come to its end
+        while start < stop:
+            try:
+                async for records in self._batches(consumer, start, stop):
+                    yield records
+                    start = records.next_offset
+            except OffsetOutOfRangeError:
+                first = int((await consumer.beginning_offsets([self._place]))[self._place])
+                if first <= start:
+                    raise beyond(str(self._partition)) from None
+                first = min(first, stop)
+                yield Records(self._partition, start, (), (), (), first)
+                start = first
                 consumer.seek(self._place, start)
-            self._at = None  # until this read has come to its end
-            while start < stop:
-                try:
-                    async for records in self._batches(consumer, start, stop):
-                        yield records
-                        start = records.next_offset
-                except OffsetOutOfRangeError:
-                    first = int((await consumer.beginning_offsets([self._place]))[self._place])
-                    if first <= start:
-                        raise beyond(str(self._partition)) from None
-                    first = min(first, stop)
-                    yield Records(self._partition, start, (), (), (), first)
-                    start = first
-                    consumer.seek(self._place, start)
-            self._at = stop if await consumer.position(self._place) == stop else None
+        self._at = stop if await consumer.position(self._place) == stop else None
 
     async def _batches(
         self, consumer: AIOKafkaConsumer, start: int, stop: int
@@ -169,18 +159,3 @@ class SecondInput:
                     expected=f"progress within {IDLE_SECONDS:g} s",
                     got=f"none for {clock() - moved:.0f} s",
                 )
-
-    async def _connected(self) -> AIOKafkaConsumer:
-        if self._consumer is None:
-            consumer = self._settings.consumer(max_partition_fetch_bytes=FETCH_BYTES)
-            await client_errors.start(consumer, self._settings)
-            lean(consumer, every=False)
-            consumer.assign([self._place])
-            self._consumer, self._at = consumer, None
-        return self._consumer
-
-    async def close(self) -> None:
-        """Close the consumer within a bounded time."""
-        consumer, self._consumer, self._at = self._consumer, None, None
-        if consumer is not None:
-            await client_errors.stop(consumer)
