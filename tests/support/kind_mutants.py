@@ -31,8 +31,10 @@ def folds_what_it_drew_from(patch: pytest.MonkeyPatch, *, shortest: int = 1) -> 
             best[:] = [private["sums"].argmin(axis=1)]
         return draw(self, name, private, public, bits)
 
-    def peeking(self: Votes, public: Columns, released: Ints, lengths: Ints) -> Columns:
-        now = fold(self, public, released, lengths)
+    def peeking(
+        self: Votes, public: Columns, released: Ints, lengths: Ints, allowed: Bools | None = None
+    ) -> Columns:
+        now = fold(self, public, released, lengths, allowed)
         if not best:
             return now
         return {**now, "action": np.where(lengths >= shortest, best.pop(), now["action"])}
