@@ -93,3 +93,10 @@ def test_are_the_reaches_at_least_the_exact_tails() -> None:
     coins = rng.binomial(1, 0.5, (20_000, 500)).cumsum(axis=1) / np.arange(1, 501)
     reach = sampling_reach(np.arange(1.0, 501), 0.05)
     assert (np.abs(coins - 0.5) > reach).any(axis=1).mean() < 0.05
+
+
+def test_chances_that_a_policy_follows_from_take_the_place_of_its_own() -> None:
+    """Where there are none its own stay."""
+    arms = Experiment.of(Fraction(1), actions=2).arms()
+    assert arms.by(None) is arms
+    assert arms.by(np.array([0.9, 0.1])).chances.tolist() == [0.9, 0.1]

@@ -420,7 +420,8 @@ def test_impossible_learners_are_refused() -> None:
 
 def test_released_numbers_of_another_size_are_no_evidence() -> None:
     """Two for each arm."""
-    kind = FEEDBACK_RECIPES["policy_blocks"](actions=["a", "b"], epsilon="1")
-    known = nothing_known(kind, 1)
-    wrong = [kind.evidence.wrong(known, np.zeros(size, np.int64), 8) for size in (4, 3)]
-    assert wrong == ["", "sums and counts of another number of actions"]
+    for played in ("header", "value"):
+        kind = FEEDBACK_RECIPES["policy_blocks"](actions=["a", "b"], epsilon="1", played=played)
+        known = nothing_known(kind, 1)
+        wrong = [kind.evidence.wrong(known, np.zeros(size, np.int64), 8) for size in (4, 3)]
+        assert wrong == ["", "sums and counts of another number of actions"]

@@ -21,6 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from streamdp.core.errors import BudgetExceeded, InvalidConfig
 from streamdp.core.ledger import Run, TopicCharges, topic_total
+from streamdp.core.ledger.runs import added
 from streamdp.lab.papers.ledger import Histories, Ledger
 
 TIMES = int(os.environ.get("STREAMDP_SOAK", "1"))
@@ -364,3 +365,13 @@ def test_the_total_of_a_topic_is_that_of_its_dearest_record(data: st.DataObject)
         for record in range(first, first + length):
             paid[key, record] += epsilon
     assert total(*charges) == max(paid.values(), default=Fraction(0))
+
+
+def test_neighbours_of_one_charge_are_one_run() -> None:
+    """Where one ends and the next begins nothing changes; charges of no runs are none."""
+    one, half = Fraction(1), Fraction(1, 2)
+    assert list(added([Run(5, 9, one), Run(1, 5, one)])) == [Run(1, 9, one)]
+    overlapping = list(added([Run(1, 9, one), Run(4, 9, half)]))
+    assert overlapping == [Run(1, 4, one), Run(4, 9, one + half)]
+    assert list(added([])) == []
+    assert TopicCharges.joined([]).key.tolist() == []

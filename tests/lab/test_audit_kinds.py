@@ -67,7 +67,7 @@ def shipped(options: dict[str, str], *, actions: int = 2) -> Leader:
 def audited(kind: Kind, memo: Memo) -> Audit:
     """Blocks as the kit's under seeded bits, so that a test never comes and goes."""
     return audit_kind(
-        kind, samples=4000, randomness=SeededRandomness("audit"), longest=64, memo=memo
+        kind, samples=1000, randomness=SeededRandomness("audit"), longest=64, memo=memo
     )
 
 
