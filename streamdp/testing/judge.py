@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import chain
 
 import numpy as np
 from msgspec import UNSET
@@ -40,6 +40,7 @@ from streamdp.wire.lines import (
     PolicyLine,
     TakenList,
     from_base64,
+    under_lists,
 )
 from streamdp.wire.published import Lines, decode_in_force, decode_ledger
 from streamdp.wire.retracing import Learners, Method, released_by, released_with
@@ -82,7 +83,8 @@ def judge_fold(
     shown_lines: list[bytes] = []
     first = decode_ledger(evidence.ledger[0].value).input_id if evidence.ledger else UNSET
     taken = {of.ordinal: (of, value) for of, value in _lists(evidence)}
-    for batch, listed in _under_lists(log, [of for of, _ in taken.values()]):
+    lists = [of for of, _ in taken.values()]
+    for batch, listed in chain.from_iterable(under_lists(of, lists) for of in log):
         under = lines
         if listed is not None:
             paused = tuple(listed.without_part())
@@ -113,20 +115,6 @@ def _lists(evidence: Evidence) -> Iterator[tuple[TakenList, bytes]]:
         line = decode_ledger(record.value)
         if isinstance(line, TakenList):
             yield line, record.value
-
-
-def _under_lists(
-    log: Iterable[Batch], lists: Sequence[TakenList]
-) -> Iterator[tuple[Batch, TakenList | None]]:
-    """The log in parts, each under one list; None: under none."""
-    for batch in log:
-        since = [0, *(of.next_offset for of in lists), 1 << 62]
-        for at, (begin, end) in enumerate(pairwise(since)):
-            some = (batch.offsets >= begin) & (batch.offsets < end)
-            if some.any():
-                taken = lists[at - 1] if at else None
-                allowed = None if taken is None else taken.allowed()
-                yield replace(batch.part(some), allowed=allowed), taken
 
 
 def _first_difference(expected: list[bytes], got_lines: list[bytes], *, whole: str) -> list[int]:

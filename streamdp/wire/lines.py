@@ -7,7 +7,8 @@ stand in the order in which they are written; the public ones come first.
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from fractions import Fraction
 from typing import Annotated, Literal
@@ -17,7 +18,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from streamdp.core.arrays import Bools, Ints
 from streamdp.core.errors import StateMismatch
-from streamdp.core.events import ACTION, SUMS, After, Carried, Key
+from streamdp.core.events import ACTION, SUMS, After, Batch, Carried, Key
 from streamdp.core.releases import Identity, names_of_sums
 
 LIVE, FALLBACK = "live", "fallback"
@@ -420,6 +421,18 @@ def allowed_of(actions: Sequence[str], paused: Collection[str]) -> Bools | None:
     """
     allowed = np.array([name not in paused for name in actions], dtype=np.bool_)
     return allowed if allowed.any() and not allowed.all() else None
+
+
+def under_lists(
+    batch: Batch, lists: Sequence[TakenList]
+) -> Iterator[tuple[Batch, TakenList | None]]:
+    """A partition's slots in parts, each with the list that its owner had taken; None: none."""
+    since = [0, *(of.next_offset for of in lists), 1 << 62]
+    for taken, begin, end in zip((None, *lists), since[:-1], since[1:], strict=True):
+        some = (batch.offsets >= begin) & (batch.offsets < end)
+        if some.any():
+            allowed = None if taken is None else taken.allowed()
+            yield replace(batch.part(some), allowed=allowed), taken
 
 
 LedgerLine = Charge | EpochMark | TakenList

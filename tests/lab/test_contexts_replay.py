@@ -40,11 +40,12 @@ from streamdp.lab.offpolicy.weighted import weigh
 from streamdp.lab.play import coins_of, drawn
 from streamdp.testing.faults import FaultPlan
 from streamdp.testing.memory import MemoryTechnology
-from streamdp.wire.lines import Charge, PolicyLine, from_base64
+from streamdp.wire.lines import Charge, PolicyLine, TakenList, from_base64
 from streamdp.wire.published import decode_in_force, decode_ledger
 from tests.service.test_contexts_service import ACTIONS, CLICKS, FIELDS, shown, spec
 from tests.support.command_line import run_command
 from tests.support.histories import nothing_known, policy_after
+from tests.support.publishing import list_record
 from tests.support.services import Room
 
 ONE = Fraction(1)
@@ -150,8 +151,10 @@ def test_whole_numbers_are_levels_and_fractions_need_cuts(tmp_path: Path) -> Non
 
 
 async def killed(played: str) -> Room:
-    """Three services after each other, of which two end in the middle of their work."""
+    """Three services after each other, of which two end in the middle of their work; then the next
+    takes a list."""
     room, (records, headers) = Room([spec(played)], partitions=1), shown(played, 1500)
+    line = list_record(1, paused=ACTIONS[:1], actions=ACTIONS).value
     for number, step in enumerate(("commit: half", "commit: decided")):
         unknown, at = FaultPlan({step: {1, 3}, "commit: sent": {2}}), 600 * number
         async with room.worker(str(number), reached=unknown) as worker:
@@ -161,6 +164,7 @@ async def killed(played: str) -> Room:
             room.send("clicks", records[at + 400 : at + 600], headers[at + 400 : at + 600])
             worker.task.cancel()
             await asyncio.wait({worker.task}, timeout=60)
+        room.log.revise(room.specs["clicks"].topics, lambda _: line)
     room.send("clicks", records[1200:], headers[1200:])
     async with room.worker("last"):
         await room.until(room.is_read)
@@ -184,21 +188,26 @@ def test_a_replay_makes_what_the_live_stream_released(played: str) -> None:
         name="topic",
     )
     text = f"{TEXT}:played={played}"
-    asked = FeedbackQuestion((text,), (Fraction(1, 2),), (7,), stream="clicks", logged="service")
+    lines = [decode_ledger(record.value) for record in evidence.ledger]
+    lists = tuple(line for line in lines if isinstance(line, TakenList))
+    assert [of.list_ordinal for of in lists] == [1]
+    asked = FeedbackQuestion(
+        (text,), (Fraction(1, 2),), (7,), stream="clicks", logged="service", lists=lists
+    )
     ((_, _, releases),) = replay_shown(log, asked).releases
     offline = {release.identity: release for release in releases}
-    charged = [
-        line for line in (decode_ledger(record.value) for record in evidence.ledger)
-        if isinstance(line, Charge)
-    ]  # fmt: skip
+    charged = [line for line in lines if isinstance(line, Charge)]
     assert len(charged) == len(offline) > 5
     for line in charged:
         drawn = line.released()
         assert (() if drawn is None else tuple(drawn)) == offline[line.identity].numbers
+    paused = 0
     for record in evidence.actions:
         policy = decode_in_force(record.value)
         assert isinstance(policy, PolicyLine)
+        paused += policy.list_ordinal == 1
         assert from_base64(policy.policy, "policy") == offline[policy.identity].policy
+    assert paused
 
 
 def test_a_cell_is_weighed_by_its_own_policy() -> None:

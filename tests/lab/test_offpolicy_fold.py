@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policy import PARTS, policy_of
 from streamdp.core.randomness import SeededRandomness
 from streamdp.core.releases import Identity, Release
+from streamdp.lab.commands.replay import _lists_in
 from streamdp.lab.common.bench import Bench
 from streamdp.lab.common.cells import parse_candidates
 from streamdp.lab.logs import ReadOptions
@@ -39,6 +42,7 @@ from streamdp.wire.feedback import Feedback
 from streamdp.wire.lines import Charge, PolicyLine, from_base64
 from streamdp.wire.published import decode_in_force, decode_ledger
 from tests.support.histories import nothing_known, policy_after
+from tests.support.publishing import list_record
 from tests.support.replayed import Pieces
 from tests.support.services import Room
 from tests.support.shown_logs import ACTIONS, MEANS, made_up
@@ -195,19 +199,25 @@ def test_would_learning_from_every_record_be_noticed() -> None:
 
 
 @pytest.mark.parametrize("played", ["header", "value"])
-def test_is_the_fold_what_a_live_service_released(played: str) -> None:
+def test_is_the_fold_what_a_live_service_released(played: str, tmp_path: Path) -> None:
     """The real service on its topic, with garbage headers and payloads and a key of 2,000 bytes,
-    which gets no learner: each line and policy."""
+    which gets no learner, and a list that it takes: each line and policy."""
     text = f"policy_blocks:schedule=capped 8:played={played}"
     (cell,) = cells_of((text,), (HALF,), actions=SERVED)
     learner = cell.learner
     made = feedback_spec(learner=learner)
 
+    def newer(line: bytes, _: bytes | None) -> bytes:
+        return line
+
     async def run() -> Room:
         room = Room([made], partitions=2)
         async with room.worker():
-            room.send("clicks", *shown(400, keys=(b"fr", b"de", None, b"x" * 2000)))
-            await room.until(room.is_read)
+            for paused in ([], [SERVED[1]]):
+                line = list_record(1 + len(paused), paused=paused, actions=SERVED).value
+                room.log.revise(made.topics, partial(newer, line))
+                room.send("clicks", *shown(200, keys=(b"fr", b"de", None, b"x" * 2000)))
+                await room.until(room.is_read)
         return room
 
     room = asyncio.run(run())
@@ -224,7 +234,16 @@ def test_is_the_fold_what_a_live_service_released(played: str) -> None:
         feedback,
         name="topic",
     )
-    asked = FeedbackQuestion((text,), (HALF,), (7,), stream="clicks", logged="service")
+    (tmp_path / "lines").write_bytes(
+        b"\n".join(
+            record.value
+            for number in range(2)
+            for record in room.evidence(Partition("clicks", number)).ledger
+        )
+    )
+    lists = _lists_in(tmp_path / "lines", "clicks", 1, logged="service")
+    assert len(lists) == 4
+    asked = FeedbackQuestion((text,), (HALF,), (7,), stream="clicks", logged="service", lists=lists)
     replayed = replay_shown(log, asked)
     ((_, _, releases),) = replayed.releases
     made_offline = {release.identity: release for release in releases}
@@ -245,8 +264,19 @@ def test_is_the_fold_what_a_live_service_released(played: str) -> None:
             policy = decode_in_force(record.value)
             assert isinstance(policy, PolicyLine)
             assert from_base64(policy.policy, "policy") == made_offline[policy.identity].policy
+    unlisted = fold(log, learner, seed=7, stream="clicks", epoch=1)
+    assert [r.policy for r in unlisted] != [r.policy for r in made_offline.values()]
     other = fold(log, learner, seed=8, stream="clicks", epoch=1)
     assert [r.numbers for r in other] != [r.numbers for r in made_offline.values()]
+
+
+def test_a_ledger_that_is_none_is_refused(tmp_path: Path) -> None:
+    """And one where it would be of no use."""
+    (tmp_path / "lines").write_bytes(b"{}")
+    with pytest.raises(InvalidConfig, match="--ledger: unreadable"):
+        _lists_in(tmp_path / "lines", "clicks", 1, logged="service")
+    with pytest.raises(InvalidConfig, match="--logged service"):
+        _lists_in(tmp_path / "lines", "clicks", 1, logged="auto")
 
 
 def test_says_a_log_without_propensities_what_was_released_all_the_same() -> None:

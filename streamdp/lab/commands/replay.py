@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from streamdp.lab.offpolicy.question import FeedbackQuestion, FeedbackReplay
     from streamdp.lab.workers import Workers
     from streamdp.wire.feedback import Feedback
+    from streamdp.wire.lines import TakenList
 
 CONTENTS = ("reward", "loss", "losses")
 
@@ -53,6 +54,14 @@ HeaderOption = Annotated[str, typer.Option(help="Of a topic: the header of the s
 
 MostKeyBytesOption = Annotated[
     int, typer.Option(min=1, help="With --logged service: the stream's limits.most_key_bytes.")
+]
+
+LedgerOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="With --logged service: a file of `streamdp ledger show --json`, which says when the"
+        " stream's owners took which list."
+    ),
 ]
 
 ColumnsOption = Annotated[
@@ -211,6 +220,7 @@ def shown(
     logged: LoggedDraws = "auto",
     content: ContentOption = None,
     most_key_bytes: MostKeyBytesOption = 1024,
+    ledger: LedgerOption = None,
     columns: ColumnsOption = None,
     pscore: PscoreOption = "pscore",
     header: HeaderOption = "streamdp-action",
@@ -249,6 +259,7 @@ def shown(
         read_logged(logged),
         "leave out" if on_bad == "null" else "refuse",
         most_key_bytes,
+        () if ledger is None else _lists_in(ledger, stream, epoch, logged=logged),
     )
     size = _LOSSES_A_ROW * rows_in(log) or _LOSSES_A_BYTE * bytes_of(log)
     with watching() as watch, workers_of(executor, size) as workers:
@@ -278,6 +289,24 @@ def _largest(most: str) -> Fraction:
         return read_most(most)
     except InvalidConfig as error:
         raise error.at("--most") from None
+
+
+def _lists_in(ledger: Path, stream: str, epoch: int, *, logged: str) -> tuple[TakenList, ...]:
+    """The lists that a stream's owners took in an epoch."""
+    from streamdp.core.errors import InvalidConfig, StateMismatch
+    from streamdp.wire.lines import Charge, EpochMark
+    from streamdp.wire.published import decode_ledger
+
+    if logged != "service":
+        expected = "--logged service: other learners know of no list"
+        raise InvalidConfig("--ledger", "no service's", expected=expected, got=f"--logged {logged}")
+    try:
+        lines = [decode_ledger(line) for line in ledger.read_bytes().splitlines()]
+    except (OSError, StateMismatch) as error:
+        expected = "the lines of `streamdp ledger show --json`"
+        raise InvalidConfig("--ledger", "unreadable", expected=expected, got=error) from None
+    taken = [line for line in lines if not isinstance(line, Charge | EpochMark)]
+    return tuple(line for line in taken if (line.stream, line.epoch) == (stream, epoch))
 
 
 def _named(stream: str) -> str:

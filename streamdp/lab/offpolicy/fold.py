@@ -3,13 +3,14 @@
 The records go through the shipped engine, in their order, under the stream's name, epoch and seed.
 Blocks follow from slot numbers, sums from the records, and noise from the seed's bits, so a live
 service that read the same records under the same configuration made these releases, whatever its
-batches, faults and restarts were.
+batches, faults and restarts were. Which lists of actions its owners took, and at which records,
+stands in its ledger.
 """
 
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from msgspec import UNSET
 
@@ -18,11 +19,18 @@ from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.randomness import SeededRandomness
 from streamdp.core.releases import Release, names_of_sums
 from streamdp.lab.logs.shown import ShownLog
+from streamdp.wire.lines import TakenList, under_lists
 from streamdp.wire.published import key_fields
 
 
 def fold(
-    log: ShownLog, learner: PolicyLearner, *, seed: int, stream: str, epoch: int
+    log: ShownLog,
+    learner: PolicyLearner,
+    *,
+    seed: int,
+    stream: str,
+    epoch: int,
+    lists: Sequence[TakenList] = (),
 ) -> Iterator[Release]:
     """Every release of a stream over its log, partition by partition as records come.
 
@@ -40,7 +48,9 @@ def fold(
                 randomness=SeededRandomness(seed),
                 epoch=epoch,
             )
-        yield from engine.apply_batch(batch)
+        taken = [of for of in lists if of.partition == partition]
+        for part, _ in under_lists(batch, taken):
+            yield from engine.apply_batch(part)
 
 
 def release_as_json(release: Release, *, pairs: bool) -> dict[str, object]:

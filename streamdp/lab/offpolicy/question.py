@@ -35,6 +35,7 @@ from streamdp.lab.offpolicy import exact, rejection, weighted
 from streamdp.lab.offpolicy.cells import AnyCell, FeedbackCell, cells_of
 from streamdp.lab.offpolicy.fold import fold
 from streamdp.lab.workers import IN_PROCESS, Workers
+from streamdp.wire.lines import TakenList
 
 Logged = Literal["auto", "propensities", "uniform", "service"]
 LOGGED: tuple[Logged, ...] = ("auto", "propensities", "uniform", "service")
@@ -68,6 +69,7 @@ class FeedbackQuestion:
     logged: Logged = "auto"
     incomplete: Literal["refuse", "leave out"] = "refuse"  # records without a propensity
     most_key_bytes: int = 1024  # of a service: a record with a longer key got no learner
+    lists: tuple[TakenList, ...] = ()  # of a service: that its owners took
 
     def __post_init__(self) -> None:
         """Refuse a question without seeds, or with a repeated learner."""
@@ -258,7 +260,8 @@ def _releases(
     """The releases of a private cell under a seed, by the shipped engine."""
     cell, seed = run
     seen, stream, epoch = log.seen_by(cell.learner), question.stream, question.epoch
-    return tuple(fold(seen, cell.learner, seed=seed, stream=stream, epoch=epoch))
+    lists = question.lists
+    return tuple(fold(seen, cell.learner, seed=seed, stream=stream, epoch=epoch, lists=lists))
 
 
 @dataclass(slots=True)
