@@ -185,7 +185,8 @@ def test_are_rows_told_apart_though_their_numbers_are_equal() -> None:
 
 
 def test_a_learner_that_promises_nothing_is_called_that() -> None:
-    audit = audit_kind(learner_of({"recipe": "follow_the_leader"}, actions=TWO))
+    learner = learner_of({"recipe": "follow_the_leader"}, actions=TWO)
+    audit = audit_kind(learner, samples=1000, longest=32, memo=MEMO)
     assert (audit.verdict, audit.charged, audit.configured) == ("not private", None, "∞")
 
 
@@ -249,7 +250,7 @@ def test_every_wrong_calibration_is_caught(name: str, actions: int, resample: st
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_calibration_fails_the_audit(name: str) -> None:
-    audit = audit_kind(leader(WRONG[name](Fraction(1))), samples=1000, memo=MEMO)
+    audit = audit_kind(leader(WRONG[name](Fraction(1))), samples=1000, longest=32, memo=MEMO)
     assert (audit.verdict, audit.passed) == ("FAILS", False)
     assert any("log-ratio" in failure for failure in audit.failures)
 

@@ -336,7 +336,7 @@ def test_are_the_longer_versions_panels_and_comparators_judged(
         stages.append(name)
         return lambda done: None
 
-    known, size = dict(claims()), Effort(runs=30, watch=watch)
+    known, size = dict(claims()), Effort(runs=6, watch=watch)
     panels = known["panels"](size)
     of_the_text = [finding for finding in panels.findings if "competitive" in finding.claim]
     assert len(of_the_text) == 21
