@@ -44,6 +44,8 @@ public class Draw {
     // field: salt, stream, partition, key in base64 (null: the null key), epoch, born, block, kind, request.
     // parts: those of the line's policy, with contexts those of the request's cell; mask: of what is allowed;
     // back: of that what the line's list paused, and a newer one does not.
+    // Without the parts of actions with an empty name; and 0 for each that a list of the line's epoch has
+    // beside them, in its order: these are back too.
     static Drawn draw(String[] field, int[] parts, BitSet mask, BitSet back) throws Exception {
         var hash = MessageDigest.getInstance("SHA-256");
         for (int at = 0; at < 9; at++) {

@@ -47,17 +47,21 @@ function draw({ salt, stream, partition, key, epoch, born, block, kind, request,
 const base64 = (text) => Buffer.from(text, "base64");
 const numbers = (bytes) => Array.from({ length: bytes.length / 4 }, (_, at) => bytes.readUInt32LE(4 * at));
 
-// line: of the actions topic, parsed; exclude: by the request or the newest list, which has this ordinal
-function choose(line, request, { salt, cell = 0, exclude = [], ordinal = 0 }) {
+// line: of the actions topic, parsed; exclude: by the request or the newest list, which has this ordinal;
+// added: the list's actions, if its epoch is the line's
+function choose(line, request, { salt, cell = 0, exclude = [], ordinal = 0, added = [] }) {
   const key = "key_base64" in line ? base64(line.key_base64) : line.key;
   const [first, count] = [cell * line.actions.length, line.actions.length];
-  const parts = numbers(base64(line.policy)).slice(first, first + count);
-  const mask = line.actions.map((action) => !exclude.includes(action));
+  const named = line.actions.filter((action) => action !== ""); // others are columns without a name yet
+  const fresh = added.filter((action) => !named.includes(action)), actions = [...named, ...fresh];
+  const parts = numbers(base64(line.policy)).slice(first, first + count).filter((_, arm) => line.actions[arm] !== "");
+  parts.push(...fresh.map(() => 0));
+  const mask = actions.map((action) => !exclude.includes(action));
   if (!mask.includes(true)) return null;
   const paused = ordinal > (line.list_ordinal ?? 0) ? (line.paused ?? []) : []; // by the line's own list alone
-  const back = line.actions.map((action, arm) => mask[arm] && paused.includes(action));
+  const back = actions.map((action, arm) => mask[arm] && (paused.includes(action) || fresh.includes(action)));
   const { arm, probability } = draw({ ...line, salt, key, request, parts, mask, back });
-  return { action: line.actions[arm], probability };
+  return { action: actions[arm], probability };
 }
 
 const line = JSON.parse(`{"type":"policy","schema":1,"stream":"banners","partition":0,"key":"fr","epoch":1,"born":0,"block":3,
@@ -70,6 +74,12 @@ if (other !== '{"action":"boots","probability":1}') throw new Error(other);
 const later = { ...line, list_ordinal: 1, paused: ["boots"], policy: "AAAAAQAAAAA=" }; // all for autumn
 const back = JSON.stringify(choose(later, "r-8123", { salt: "pepper", ordinal: 2 }));
 if (!back.endsWith('"probability":0.5}')) throw new Error(back);
+
+const roomy = { ...line, schema: 2, actions: ["autumn", "boots", "", ""], policy: "AADAAAAAQAAAAAAAAAAAAA==" };
+const alike = JSON.stringify(choose(roomy, "r-8123", { salt: "pepper" }));
+if (alike !== chosen) throw new Error(alike);
+const fresh = choose(roomy, "r-8123", { salt: "pepper", added: ["autumn", "boots", "coats"], exclude: ["autumn", "boots"] });
+if (fresh.action !== "coats") throw new Error(fresh.action);
 
 const rows = (file) => readFileSync(file, "utf8").trimEnd().split("\n").slice(1).map((row) => row.split("\t"));
 const same = (one, two) => JSON.stringify(one) === JSON.stringify(two);

@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from streamdp.ports import Finding, StreamTopics, Technology
     from streamdp.service.assembly_spec import AssemblySpec
     from streamdp.service.config import Configuration, Seeds
+    from streamdp.service.config.streams import Stream
     from streamdp.service.run import Observer
     from streamdp.service.spec import StreamSpec
     from streamdp.wire.lines import LineOfKey, ListLine
+    from streamdp.wire.revising import Change, Configured
 
 T = TypeVar("T")
 
@@ -201,11 +203,17 @@ async def listed(technology: Technology, topics: StreamTopics) -> ListLine | Non
     return newest
 
 
+async def known_actions(technology: Technology, stream: Stream) -> Sequence[str]:
+    """The names that records of a stream may have: also those that came within its epoch."""
+    line = await listed(technology, stream.topics) if stream.table.room else None
+    return (line.named_in(stream.table.epoch) if line else ()) or stream.actions
+
+
 async def revised(
     technology: Technology,
     topics: StreamTopics,
-    actions: Sequence[str],
-    paused: Callable[[Sequence[str]], Sequence[str]] = list,
+    configured: Configured,
+    change: Change | None = None,
     *,
     mode: str | None = None,
 ) -> ListLine:
@@ -214,16 +222,14 @@ async def revised(
 
     from streamdp.ports import closing
     from streamdp.wire.published import decode_list
-    from streamdp.wire.revising import next_list
+    from streamdp.wire.revising import next_list, unchanged
 
-    def change(before: bytes | None) -> bytes:
-        return next_list(
-            before, stream=topics.stream, at=datetime.now(UTC), actions=actions, paused=paused,
-            mode=mode,
-        )  # fmt: skip
+    def next_(before: bytes | None) -> bytes:
+        at = datetime.now(UTC)
+        return next_list(before, configured, at=at, change=change or unchanged, mode=mode)
 
     async with closing(technology.administrator()) as tools:
-        return decode_list(await tools.revise(topics, change))
+        return decode_list(await tools.revise(topics, next_))
 
 
 def print_json(value: object) -> None:

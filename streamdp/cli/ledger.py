@@ -108,7 +108,9 @@ def _in_words(value: bytes) -> str:
     if isinstance(line, TakenList):
         paused = ", ".join(map(word, line.paused)) or "nothing"
         since = f"holds from record {line.next_offset} on"
-        return f"{place:<12} list {line.list_ordinal} {since}; paused: {paused}"
+        named = ", ".join(word(name) for name in line.actions if name)
+        of = f"; actions: {named}" if "" in line.actions else ""
+        return f"{place:<12} list {line.list_ordinal} {since}; paused: {paused}{of}"
     name, kind = key_word(key_bytes(line)), word(line.kind)
     drawn = line.estimate if isinstance(line.estimate, float) else word(str(line.action))
     return (

@@ -56,9 +56,9 @@ def mode(
     configuration = load(config)
     topics = chosen(configuration, stream)
     technology = opened(configuration, single_broker)
-    actions = configuration.streams[topics.stream].actions
+    configured = configuration.streams[topics.stream].configured
     line = wait_for(lambda: listed(technology, topics) if switch is None
-                    else revised(technology, topics, actions, mode=switch.value))  # fmt: skip
+                    else revised(technology, topics, configured, mode=switch.value))  # fmt: skip
     live = line is None or line.live
     report = {
         "stream": topics.stream,

@@ -15,7 +15,7 @@ written by the newest schema.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
@@ -31,10 +31,12 @@ from streamdp.cli.common import (
     SingleBroker,
     chosen,
     chosen_assembly,
+    known_actions,
     load,
     opened,
     print_report,
     reaching,
+    wait_for,
 )
 from streamdp.core.errors import InvalidConfig, refuse
 
@@ -109,14 +111,22 @@ def send(
     technology = opened(configuration, single_broker)
     with _opened(file) as source:
         if assembly is not None:
-            records: Iterable[Sent] = _of_assembly(configuration, topics, file, source, default)
+            of = configuration.streams[configuration.tables.assemblies[topics.stream].stream]
+            names = wait_for(lambda: known_actions(technology, of))
+            records: Iterable[Sent] = _of_assembly(
+                configuration, topics, names, file, source, default
+            )
         elif as_it_is:
             records = (Sent(topics.input, default, line.rstrip(b"\r\n"), []) for line in source)
         else:
             from streamdp.service.sources import up_to_date
+            from streamdp.wire.formats import renamed
 
+            own = configuration.streams[topics.stream]
             with reaching():  # a format may need the schemas that it writes by
-                format_ = up_to_date(configuration.streams[topics.stream].format())
+                format_ = up_to_date(own.format())
+            if own.table.room:
+                format_ = renamed(format_, wait_for(lambda: known_actions(technology, own)))
             records = _encoded(format_, topics.input, file, source, default, rows)
         counts = run(_sent(technology, topics, records, partition))
     count, outcomes = counts[topics.input], counts.get(topics.second_input)
@@ -179,6 +189,7 @@ def _opened(file: str) -> Any:
 def _of_assembly(
     configuration: Configuration,
     topics: StreamTopics,
+    actions: Sequence[str],
     file: str,
     source: Any,
     key: bytes | None,
@@ -195,7 +206,7 @@ def _of_assembly(
         ]
     stream = configuration.streams[table.stream]
     read = loop_records(
-        file, source, mode=table.mode, actions=stream.actions, key=key, feedback=stream.feedback
+        file, source, mode=table.mode, actions=actions, key=key, feedback=stream.feedback
     )
 
     def record(line: Line) -> Sent:

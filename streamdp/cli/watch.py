@@ -121,19 +121,22 @@ def _rank(line: LineOfKey) -> tuple[int, int, int]:
 
 def _in_words(line: LineOfKey | ListLine) -> str:
     """A line as text; of a policy its likeliest actions."""
+    from msgspec import UNSET
+
     from streamdp.client.table import names_of
     from streamdp.core.evidence.policy import PARTS, policy_of
     from streamdp.wire.lines import ListLine, PolicyLine, from_base64, key_bytes
 
     if isinstance(line, ListLine):
         used = "each key's own action" if line.live else "the fallback action"
-        paused = f"; paused: {', '.join(map(word, line.paused))}" if line.paused else ""
-        return (
-            f"list {line.ordinal} of {line.at:%Y-%m-%dT%H:%M:%SZ}: all readers use {used}{paused}"
-        )
+        left = [] if line.removed is UNSET else line.removed
+        away = {"paused": [name for name in line.paused if name not in left], "removed": left}
+        said = [f"; {what}: {', '.join(map(word, names))}" for what, names in away.items() if names]
+        at = f"{line.at:%Y-%m-%dT%H:%M:%SZ}"
+        return f"list {line.ordinal} of {at}: all readers use {used}{''.join(said)}"
     if isinstance(line, PolicyLine):
         names = names_of(line, salt="")
-        actions, cells = names.actions, names.cells
+        actions, cells = line.actions, names.cells  # a column without a name has no parts
         parts = from_base64(line.policy, "policy")
         policies = policy_of(parts, actions=len(actions), cells=cells).reshape(cells, -1)
         means = policies.sum(axis=0, dtype="int64") / (cells * PARTS)  # of its cells, all alike

@@ -121,6 +121,9 @@ class Condition:
     fallback_mode: bool = False  # whether the stream tells readers to use the fallback action
     list: int = 0  # the ordinal of the stream's list, if it has one
     paused: tuple[str, ...] = ()  # the actions that readers must not show now
+    removed: tuple[str, ...] = ()  # those of them that have left
+    named: tuple[str, ...] = ()  # all actions in order, if that list has added some
+    named_in: int = 0  # in this epoch
     listed_at: datetime | None = None  # when that list was published
 
 

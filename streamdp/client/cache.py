@@ -13,8 +13,10 @@ likely, once the topic was read to its end.
 A stream's list says which actions may be shown, or that the fallback action answers for all keys
 (`streamdp actions`, `streamdp mode`). It is obeyed as soon as it is read: a paused action has no
 share of a policy, and where it is the one in force, or the fallback, the fallback or the first
-action of the list that is not paused takes its place. Until list and actions were read to their
-end once, the fallback action answers.
+action of the list that is not paused takes its place. An action that was added is shown from
+then on, by policies that do not name it yet as one that is back (`client.filtering`): the event
+comes after the list, so its owner knows the name. Until list and actions were read to their end
+once, the fallback action answers.
 
 Each stream has two tasks, for its list and its actions, that read from the oldest record and then
 follow. When one loses its source, the feed is `Feed.LOST`: answers stay as they are, and it
@@ -32,10 +34,11 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Self
 
-from msgspec import structs
+from msgspec import UNSET, structs
 
 from streamdp.client.answers import (
     Answer,
@@ -43,6 +46,7 @@ from streamdp.client.answers import (
     Condition,
     Context,
     Feed,
+    Names,
     Source,
     Why,
     unknown_stream,
@@ -104,6 +108,9 @@ class _Followed:
         line = self._list
         self.ordinal, self.paused, names = 0, frozenset[str](), list[str]()
         self.listed_at = None if line is None else line.at
+        self.added_in = 0 if line is None or line.epoch is UNSET else line.epoch  # 0: none were
+        self.named = () if line is None else tuple(line.named_in(self.added_in))
+        self.removed = () if line is None or line.removed is UNSET else tuple(line.removed)
         if line is not None:
             self.ordinal, self.paused, names = line.ordinal, frozenset(line.paused), line.actions
         self.unknown, self.stale, self.off, self.instead_of_paused = (
@@ -121,10 +128,18 @@ class _Followed:
         names = self.table.names
         if self.names is None or not names.actions:
             return self.unknown
+        if added := self.added(names, self.table.epoch or self.added_in):
+            names = replace(names, actions=names.actions + added)
         held = even(self.topics.stream, key, names)
         return structs.replace(
             self.unknown, action=names.actions[0], why=Why.UNKNOWN_KEY, held=held
         )
+
+    def added(self, names: Names, epoch: int) -> tuple[str, ...]:
+        """The actions that were added in this epoch, and that these names do not have yet."""
+        if epoch != self.added_in:
+            return ()
+        return tuple(name for name in self.named if name not in names.actions)
 
     def shown(self, answer: Answer) -> Answer:
         """What answers for a key with this answer, if the key is asked for now."""
@@ -428,7 +443,8 @@ class ActionsCache:
             choice = settled(answer, names.actions, excluded, told)
         else:
             back, at = answer.back(followed.ordinal), cell if of is names else 0
-            choice = choose(answer, request, at, told, excluded, back)
+            added = followed.added(names, answer.epoch)
+            choice = choose(answer, request, at, told, excluded, back, added)
         return structs.replace(choice, list=followed.ordinal) if followed.ordinal else choice
 
     def choose_all(self, stream: str, requests: Sequence[tuple[Key, str]]) -> list[Answer]:
@@ -462,6 +478,9 @@ class ActionsCache:
             list=followed.ordinal,
             listed_at=followed.listed_at,
             paused=tuple(sorted(followed.paused)),
+            removed=followed.removed,
+            named=followed.named,
+            named_in=followed.added_in,
         )
 
     def _followed(self, stream: str) -> _Followed:

@@ -74,11 +74,13 @@ def choose(
     context: str | Protected = "",
     exclude: Collection[str] = (),
     back: Collection[str] = (),
+    added: tuple[str, ...] = (),
 ) -> Answer:
     """Draw for a request in a cell from the policy in force for its key; the fallback without one.
 
     The hash does not know the cell: nothing of a context leaves but the action that is shown.
-    `back` has the names that a newer list allows again.
+    `back` has the names that a newer list allows again, `added` those that it has and the policy
+    does not: they come after the policy's, with no parts, and are back too.
     """
     policy = answer.held
     if policy is None:
@@ -86,6 +88,9 @@ def choose(
     name, ends, actions = request.encode(), policy.ends, policy.names.actions
     text = policy.prefix + len(name).to_bytes(4, "little") + name
     first, of_filter = cell * len(actions), ""
+    if added:
+        ends, first = array("I", [*ends[first : first + len(actions)], *[PARTS] * len(added)]), 0
+        actions, back = (*actions, *added), {*back, *added}
     if exclude or back:
         mask = [action not in exclude for action in actions]
         if not any(mask):

@@ -15,7 +15,8 @@ The rules:
 5. A policy's line names its actions and, with contexts, the fields and levels: its parts belong to
    these, whatever a reader knew before. Requests without a policy follow the latest epoch's. But a
    context that the reader calls private stays so: a line of an earlier epoch may say `header`.
-6. A line that cannot be read (written by a newer streamdp) is counted; the answer before it stays.
+6. A policy's columns that have no name yet have no parts: they are left out.
+7. A line that cannot be read (written by a newer streamdp) is counted; the answer before it stays.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from msgspec import UNSET, to_builtins
 from streamdp.client.answers import Answer, Change, Names, Source, Why
 from streamdp.client.choosing import hashed_prefix, held
 from streamdp.core.errors import InvalidConfig, StateMismatch
+from streamdp.core.events import SPARE
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policy import policy_of
 from streamdp.ports import Key, Published
@@ -46,7 +48,6 @@ class Table:
     __slots__ = (
         "_bytes",
         "_contenders",
-        "_epoch",
         "_last",
         "_most_bytes",
         "_most_keys",
@@ -54,6 +55,7 @@ class Table:
         "answers",
         "beyond",
         "counts",
+        "epoch",
         "names",
         "refused",
         "source",
@@ -68,7 +70,7 @@ class Table:
         self.beyond = 0  # records of keys that were not kept
         self.refused = 0  # lines that could not be read
         self.names = self._last = source.names or Names()  # of the latest epoch; of the last line
-        self._epoch = 0
+        self.epoch = 0  # the latest of any line
         self._most_keys = most_keys
         self._most_bytes = most_bytes
         self._bytes = 0  # of kept policies
@@ -140,20 +142,22 @@ class Table:
         if isinstance(line, ActionLine):
             name = self._names.setdefault(line.action, line.action)
             return Answer(name, Why.PUBLISHED, *where)
-        names = names_of(line, salt=self.names.salt)
+        names, columns = names_of(line, salt=self.names.salt), len(line.actions)
         if self.source.names is not None and self.source.names.played == "value":
             names = replace(names, played="value")
         if names == self._last:
             names = self._last  # one for all
         parts, count = from_base64(line.policy, "policy"), len(names.actions)
-        policy = policy_of(parts, actions=count, cells=names.cells)
+        policy = policy_of(parts, actions=columns, cells=names.cells)
+        if columns > count:
+            policy = policy[[name != SPARE for name in line.actions]]
         over_cells = policy.reshape(names.cells, count).sum(axis=0, dtype=np.int64)
         likeliest = names.actions[int(np.argmax(over_cells))]
         paused = () if line.paused is UNSET else tuple(line.paused)
         kept = held(policy, hashed_prefix(names.salt, line.identity), names, paused)
         self._last = names
-        if line.epoch >= self._epoch:
-            self.names, self._epoch = names, line.epoch
+        if line.epoch >= self.epoch:
+            self.names, self.epoch = names, line.epoch
         under = 0 if line.list_ordinal is UNSET else line.list_ordinal
         return Answer(likeliest, Why.PUBLISHED, *where, held=kept, computed_under=under)
 
@@ -161,7 +165,7 @@ class Table:
 def names_of(line: PolicyLine, *, salt: str) -> Names:
     """What a line's policy is about."""
     context = None if line.context is UNSET else Contexts.read(to_builtins(line.context))
-    return Names(tuple(line.actions), salt, context, line.played)
+    return Names(tuple(name for name in line.actions if name != SPARE), salt, context, line.played)
 
 
 def _size(answer: Answer) -> int:

@@ -44,6 +44,8 @@ ACTION = "action"
 SUMS = "sums"
 NO_ARM = -1
 """The column `played` of a slot that names no known action: no arm's count or sum has it."""
+SPARE = ""
+"""In place of a name: a column that no action has yet."""
 
 
 class Fields(Protocol):

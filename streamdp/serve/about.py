@@ -9,12 +9,14 @@ from functools import lru_cache
 from math import log, sqrt
 
 from streamdp.client import Names, Source
+from streamdp.core.events import SPARE
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.kinds.estimates import Estimate
 from streamdp.core.kinds.kind import Kind
 from streamdp.core.kinds.tariff import full_charge
 from streamdp.core.regret import bound_of
 from streamdp.ports import StreamTopics
+from streamdp.wire.revising import Configured
 
 NO_FALLBACK = ""
 """What a cache answers for a stream without a fallback action. Never an action's name."""
@@ -60,8 +62,21 @@ class About:
         played = self.learner.recipe.played
         if played is None:
             return Source(self.topics, self.fallback)
-        shown = self.learner.actions if self.contexts is None else self.shown
-        return Source(self.topics, self.fallback, Names(shown, self.salt, self.contexts, played))
+        names = Names(self.actions, self.salt, self.contexts, played)
+        return Source(self.topics, self.fallback, names)
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """The actions that are shown, as configured; with contexts they are fewer than the arms."""
+        if self.contexts is not None:
+            return self.shown
+        return tuple(name for name in self.learner.actions if name != SPARE)
+
+    @property
+    def configured(self) -> Configured:
+        """What a list of its actions goes by."""
+        spare = self.learner.actions.count(SPARE)
+        return Configured(self.name, self.actions, self.epoch, spare)
 
     def regret_bound(self, *, last_slot: int, length: int) -> float | None:
         """A bound on the estimated regret of a block of this length, in a stationary world.

@@ -349,7 +349,8 @@ class StreamReleases:
         if history.place * len(gains) * _LIFT_BYTES >= MOST_LIFT_BYTES:
             history.lift = None
         if history.lift is not None:
-            history.lift.add(gains, shown, evidence.noise.on_sums, history.allowed)
+            allowed = evidence.named if history.allowed is None else history.allowed
+            history.lift.add(gains, shown, evidence.noise.on_sums, allowed)
 
     def _begin(
         self,
@@ -433,6 +434,8 @@ class StreamHistory:
 def _gained(evidence: ReleasedSums | ReleasedTables, gains: Floats, shown: Floats) -> Sum:
     """What a block's shows gained together."""
     noise = evidence.noise.on_sums + evidence.noise.on_counts / 4  # a gain is within ±1/2
+    if isinstance(evidence, ReleasedSums) and evidence.room:
+        gains = gains[shown > 0]  # counts are exact: what was not shown has noise alone
     return Sum(1, round(shown.sum()), float(gains.sum()), noise * gains.size)
 
 

@@ -63,8 +63,11 @@ class LiftHistory:
         self._add_waiting()
         return self._lift
 
-    def said(self, actions: int, most: float) -> dict[str, Any] | None:
-        """What pages say of so many actions, in the rewards' unit; None: nothing."""
+    def said(self, actions: int, most: float, *, named: int | None = None) -> dict[str, Any] | None:
+        """What pages say of so many actions, in the rewards' unit; None: nothing.
+
+        Columns beyond the first `named` have no name yet.
+        """
         lift = self.lift()
         found = None if lift is None or lift.actions != actions else lift.earned()
         if found is None:
@@ -75,7 +78,7 @@ class LiftHistory:
             "shows": found.shows,
             "earned": asdict(found.reward.times(most)),
             "alike": _said(found.alike, most),
-            "always": [_said(beside, most) for beside in found.always],
+            "always": [_said(beside, most) for beside in found.always[:named]],
         }
 
     def _add_waiting(self) -> None:

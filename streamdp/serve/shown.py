@@ -63,7 +63,9 @@ def shown_key(knowledge: Knowledge, stream: str, key: Key) -> dict[str, Any]:
         "release": in_force(answer),
         "policy": _policy(answer, about, condition),
         "paused": list(condition.paused),
-        "learners": [_learner(about, number, history) for number, history in learners.items()],
+        "learners": [
+            _learner(about, condition, number, history) for number, history in learners.items()
+        ],
     }
 
 
@@ -82,9 +84,14 @@ def _policy(answer: Answer, about: About, condition: Condition) -> list[float] |
     cells = 1 if about.contexts is None else about.contexts.cells
     ends = np.array(answer.held.ends, dtype=np.int64).reshape(cells, -1)
     names, back = answer.held.names.actions, answer.back(condition.list)
-    mask, new = [name not in condition.paused for name in names], [name in back for name in names]
-    if any(mask) and (any(new) or not all(mask)):
-        ends = np.array([allowed(of_cell, mask, new) for of_cell in ends.tolist()])
+    if condition.named_in and answer.epoch == condition.named_in:
+        new = [name for name in condition.named if name not in names]
+        names, back = (*names, *new), (*back, *new)
+        ends = np.append(ends, np.full((cells, len(new)), PARTS), axis=1)
+    mask = [name not in condition.paused for name in names]
+    came = [name in back for name in names]
+    if any(mask) and (any(came) or not all(mask)):
+        ends = np.array([allowed(of_cell, mask, came) for of_cell in ends.tolist()])
     probabilities: list[float] = (np.diff(ends, axis=1, prepend=0) / PARTS).ravel().tolist()
     return probabilities
 
@@ -124,8 +131,8 @@ def _stream(knowledge: Knowledge, about: About) -> dict[str, Any]:
         "observes": "losses" if about.learner.recipe.played is None else "feedback",
         "schedule": f"{about.learner.schedule.name} {about.learner.schedule.parameter}".strip(),
         "mechanism": about.learner.recipe.mechanism,
-        "actions": list(_shown(about)[:MOST_ACTIONS]),
-        "actions_count": len(_shown(about)),
+        "actions": list(_shown(about, condition)[:MOST_ACTIONS]),
+        "actions_count": len(_shown(about, condition)),
         "fields": None
         if about.contexts is None
         else {field.name: list(field.names) for field in about.contexts.fields},
@@ -133,7 +140,7 @@ def _stream(knowledge: Knowledge, about: About) -> dict[str, Any]:
         "in_force": None  # by context
         if about.contexts is not None
         else [{"action": name, "keys": count} for name, count in common if count],
-        "list": _list(condition),
+        "list": _list(about, condition),
         "epsilon": _epsilon(about, releases),
         "unit": about.unit or None,
         "most": None if about.most is None else about.largest,
@@ -149,12 +156,19 @@ def _stream(knowledge: Knowledge, about: About) -> dict[str, Any]:
     }
 
 
-def _list(condition: Condition) -> dict[str, Any] | None:
-    """The stream's list: its newest change, and what readers must not show."""
+def _list(about: About, condition: Condition) -> dict[str, Any] | None:
+    """The stream's list: its newest change, what readers must not show, and what is new."""
     if not condition.list or condition.listed_at is None:
         return None
     at = f"{condition.listed_at:%Y-%m-%dT%H:%M:%SZ}"
-    return {"ordinal": condition.list, "at": at, "paused": list(condition.paused)}
+    left, shown = condition.removed, _shown(about, condition)
+    return {
+        "ordinal": condition.list,
+        "at": at,
+        "paused": [name for name in condition.paused if name not in left],
+        "removed": list(left),
+        "added": [name for name in shown[len(about.actions) :] if name not in left],
+    }
 
 
 def _epsilon(about: About, releases: StreamReleases) -> dict[str, Any]:
@@ -185,23 +199,28 @@ def _reading(mean: NoisyMean) -> dict[str, Any]:
     return {"value": mean.value, "standard_error": mean.standard_error, "keys": mean.keys}
 
 
-def _shown(about: About) -> Sequence[str]:
-    """The actions that are shown; with contexts they are fewer than the learner's arms."""
-    return about.learner.actions if about.contexts is None else about.shown
+def _shown(about: About, condition: Condition) -> Sequence[str]:
+    """The actions that are shown, by their columns: the configured ones, and those that came."""
+    return condition.named if condition.named_in == about.epoch else about.actions
 
 
-def _learner(about: About, number: int, history: KeyHistory) -> dict[str, Any]:
+def _learner(
+    about: About, condition: Condition, number: int, history: KeyHistory
+) -> dict[str, Any]:
     """The learner of a key in one partition."""
-    configured = about.partition_epochs.get(number, about.epoch)
+    configured, contexts = about.partition_epochs.get(number, about.epoch), about.contexts
     names = about.learner.actions if history.epoch == configured else ()  # others are not known
-    contexts = about.contexts
     policies = history.policies.points(len(names)) if history.policies and names else []
+    named = len(names) if contexts is not None else len(_shown(about, condition))
     weights, fields = (None, None) if contexts is None else _by_field(about, history, policies)
-    arms = None if history.experiment is None else _arms(about, history.experiment, history.since)
+    arms = None
+    if history.experiment is not None:
+        arms = _arms(about, history.experiment, history.since, named=named)
     if (
         arms is not None and about.learner.evidence.carries == "posterior"
     ):  # the sums of all blocks would deny a change
-        arms["chance_of_best"] = policies[-1].likely_best if policies else None
+        likely = policies[-1].likely_best if policies else None
+        arms["chance_of_best"] = None if likely is None else likely[:named]
     return {
         "partition": number,
         "epoch": history.epoch,
@@ -217,23 +236,27 @@ def _learner(about: About, number: int, history: KeyHistory) -> dict[str, Any]:
         ],
         "carried": history.carried,  # its policy knows more than its own sums
         "arms": arms,
-        "lift": _lift(about, history, len(names)),
+        "lift": _lift(about, history, len(names), named=named),
         "contexts": fields,
         "policies": [
-            {"slot": point.slot, "blocks": point.blocks, "shares": _overall(point.shares, weights)}
+            {
+                "slot": point.slot,
+                "blocks": point.blocks,
+                "shares": _overall(point.shares[:named], weights),
+            }
             for point in policies
         ]
         or None,  # they cannot be computed
     }
 
 
-def _lift(about: About, history: KeyHistory, actions: int) -> dict[str, Any] | None:
+def _lift(about: About, history: KeyHistory, actions: int, *, named: int) -> dict[str, Any] | None:
     """What was earned beside other shares, in rewards (1 − loss); None where nothing can be said.
 
     That is where counts are noisy, and with contexts, whose `worth` says what rules would earn.
     """
     lift = history.since_names_stand()
-    return None if lift is None else lift.said(actions, about.largest)
+    return None if lift is None else lift.said(actions, about.largest, named=named)
 
 
 def _overall(shares: Sequence[float], weights: Floats | None) -> Sequence[float]:
@@ -383,11 +406,12 @@ def _earned(about: About, releases: StreamReleases) -> dict[str, Any] | None:
     }
 
 
-def _arms(about: About, experiment: Experiment, since: int) -> dict[str, Any]:
+def _arms(about: About, experiment: Experiment, since: int, *, named: int) -> dict[str, Any]:
     """A feedback stream's key as an experiment: each arm's mean reward or loss, with an interval.
 
     `since_slot` is the first slot that counts: a start reads only a long ledger's newest lines, and
-    a learner that carried over begins with longer blocks, whose slot numbers are larger.
+    a learner that carried over begins with longer blocks, whose slot numbers are larger. Columns
+    beyond the first `named` have no name yet.
     """
     arms = experiment.arms(confidence=CONFIDENCE)
     means, low, high = arms.means, arms.low, arms.high
@@ -397,9 +421,9 @@ def _arms(about: About, experiment: Experiment, since: int) -> dict[str, Any]:
         "confidence": CONFIDENCE,
         "blocks": arms.blocks,
         "since_slot": since,
-        "shown": arms.shown.tolist(),
-        "mean": [None if isnan(mean) else mean for mean in means.tolist()],
-        "low": low.tolist(),
-        "high": high.tolist(),
-        "chance_of_best": arms.chances.tolist(),
+        "shown": arms.shown[:named].tolist(),
+        "mean": [None if isnan(mean) else mean for mean in means[:named].tolist()],
+        "low": low[:named].tolist(),
+        "high": high[:named].tolist(),
+        "chance_of_best": arms.chances[:named].tolist(),
     }

@@ -34,7 +34,7 @@ import numpy as np
 
 from streamdp.core.arrays import Bools
 from streamdp.core.bank import Bank
-from streamdp.core.events import OPENING, After, Carried, Key
+from streamdp.core.events import OPENING, SPARE, After, Carried, Key
 from streamdp.core.evidence import NEWEST
 from streamdp.core.evidence.carrying import Passage
 from streamdp.core.evidence.evidence import STAYS_AWAY, Known, PublicEvidence, PublicRow
@@ -150,7 +150,7 @@ def carries(spec: StreamSpec, before: EpochLearner) -> Carries:
     moves = Passage(LearnerBefore.of(before), spec.learner).moves
     assert moves is not None, "another learner"
     return Carries(
-        removed=[name for name in before.actions if name not in names],
+        removed=[name for name in before.actions if name not in names and name != SPARE],
         kept=list(runs((now, old) for old, now in enumerate(moves.tolist()) if now != STAYS_AWAY)),
     )
 

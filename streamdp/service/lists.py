@@ -6,12 +6,18 @@ the first record of a fetch on, is saved in the commit that first has a record f
 changes afterwards; a rebuild goes through the same lists at the same positions. That commit also
 has a line of the ledger for it (`wire.lines.TakenList`).
 
+A list may also name actions that are new. Where the stream has room they get its spare columns, in
+the list's order, for the rest of the epoch; records from the position on are read with these names,
+and what names them before is the null observation. A record that names a new action was written
+after its list was, and the loop reads the list after the record: so the name is known in time. A
+list of another epoch names nothing, and neither does one whose names are not those that are there.
+
 The loop reads the catalogue to its end for each batch, after a fetch and before any record of it is
 decoded. When a list is taken follows from that alone, never from what a record holds. If the
 catalogue is out of reach, the list that was taken goes on, and it is asked again after a while.
 
 Streams of losses take none, for their events have losses of all actions. What is paused there is
-only the readers' concern.
+only the readers' concern, and a new action is a new epoch; so it is where there are contexts.
 """
 
 from __future__ import annotations
@@ -24,15 +30,17 @@ import msgspec
 
 from streamdp.core.arrays import Bools
 from streamdp.core.errors import StateMismatch
-from streamdp.wire.formats import Format
-from streamdp.wire.lines import ListLine, allowed_of
+from streamdp.core.events import SPARE
+from streamdp.wire.formats import Format, renamed
+from streamdp.wire.lines import ListLine, allowed_of, without_part
 from streamdp.wire.published import decode_list
-from streamdp.wire.renewals import Renewal, RenewalSource
+from streamdp.wire.renewals import Renewal, RenewalSource, encode_renewal
+from streamdp.wire.state import LONG
 
 LIST = "list"
 """What renewals of this sort are."""
 
-_paused_decoder = msgspec.json.Decoder(list[str])
+_names_decoder = msgspec.json.Decoder(list[str])
 
 
 class TakenNames(NamedTuple):
@@ -40,12 +48,13 @@ class TakenNames(NamedTuple):
 
     ordinal: int  # 0: no list was taken
     paused: tuple[str, ...]
-    allowed: Bools | None  # None: all
+    allowed: Bools | None  # None: all that have a name without a list
+    names: tuple[str, ...] = ()  # of all columns, spare ones too
 
     @property
     def without_part(self) -> tuple[str, ...]:
-        """The names that have no part of policies: a list that allows none changes nothing."""
-        return () if self.allowed is None else self.paused
+        """The names that have no part of policies."""
+        return tuple(without_part(self.names, self.paused))
 
 
 NO_LIST = TakenNames(0, (), None)
@@ -75,15 +84,14 @@ class ListedFormat:
     format: Format
     actions: tuple[str, ...]
     catalogue: Catalogue | None = field(default=None, repr=False)  # None: no list is taken
+    epoch: int = 0  # the stream's: lists name columns of one epoch
     taken: Renewal | None = None  # the list that holds; those before it hold for earlier records
     newest: TakenNames = field(init=False, compare=False, repr=False, default=NO_LIST)
 
     def __post_init__(self) -> None:
         """Read the list that holds; `StateMismatch` if the state has something else."""
         if self.taken is not None:
-            paused = tuple(paused_by(self.taken))
-            names = TakenNames(self.taken.number, paused, allowed_of(self.actions, paused))
-            object.__setattr__(self, "newest", names)
+            object.__setattr__(self, "newest", names_by(self.taken, self.actions))
 
     @property
     def renewals(self) -> Sequence[Renewal]:
@@ -100,10 +108,10 @@ class ListedFormat:
         format_, taken = self.format.renewed(since), self.taken
         line = None if self.catalogue is None else self.catalogue.newest
         if line is not None and line.ordinal > self.newest.ordinal:
-            taken = _renewal(line, self.actions, since)
+            taken = _renewal(line, self._names_in(line), self.actions, since)
         if format_ is self.format and taken is self.taken:
             return self
-        return replace(self, format=format_, taken=taken)
+        return replace(self, format=format_, taken=taken)._renamed()
 
     def resumed(self, saved: Sequence[Renewal], /) -> ListedFormat:
         """With these alone: the newest of the lists."""
@@ -111,21 +119,55 @@ class ListedFormat:
         others = [of for of in saved if of.what != LIST]
         format_ = self.format if lists and not others else self.format.resumed(others)
         taken = max(lists, key=lambda of: (of.since, of.number), default=None)
-        return replace(self, format=format_, taken=taken)
+        return replace(self, format=format_, taken=taken)._renamed()
+
+    def _names_in(self, line: ListLine) -> Sequence[str]:
+        """The names of columns under a list: those that are there, and its new ones."""
+        known = [name for name in self.newest.names or self.actions if name != SPARE]
+        named = line.named_in(self.epoch)
+        goes_on = len(named) <= len(self.actions) and list(named[: len(known)]) == known
+        return named if goes_on else known
+
+    def _renamed(self) -> ListedFormat:
+        """With a format that reads the names that there are."""
+        names = [name for name in self.newest.names if name != SPARE]
+        if not names or list(self.format.actions) == names:
+            return self
+        return replace(self, format=renamed(self.format, names))
 
 
-def _renewal(line: ListLine, actions: Sequence[str], since: int) -> Renewal:
-    """A list as the state holds it: what it pauses of the stream's actions."""
-    gone = set(line.paused)
-    paused = [name for name in actions if name in gone]
-    content = {"paused": msgspec.json.encode(paused).decode()}
+def _renewal(line: ListLine, names: Sequence[str], actions: Sequence[str], since: int) -> Renewal:
+    """A list as the state holds it: what it pauses, and which columns have got a name."""
+    gone, first = set(line.paused), len([name for name in actions if name != SPARE])
+    content = _content([name for name in names if name in gone], names[first:])
     return Renewal(what=LIST, number=line.ordinal, since=since, content=content)
 
 
-def paused_by(taken: Renewal) -> Sequence[str]:
-    """The names that a saved list pauses."""
+def _content(paused: Sequence[str], added: Sequence[str]) -> dict[str, str]:
+    return {"paused": _texts(paused), **({"added": _texts(added)} if added else {})}
+
+
+def longest_renewal(names: Sequence[str], *, added: Sequence[str]) -> bytes:
+    """The largest entry of the state that holds a list."""
+    of = Renewal(what=LIST, number=LONG, since=LONG, content=_content(names, added))
+    return encode_renewal(of)
+
+
+def _texts(names: Sequence[str]) -> str:
+    return msgspec.json.encode(names).decode()
+
+
+def names_by(taken: Renewal, actions: Sequence[str]) -> TakenNames:
+    """What a saved list says; `actions` are the names that the epoch began with."""
     try:
-        return _paused_decoder.decode(taken.content["paused"])
+        paused = tuple(_names_decoder.decode(taken.content["paused"]))
+        added = _names_decoder.decode(taken.content.get("added", "[]"))
     except (KeyError, msgspec.MsgspecError) as error:
         expected, got = "a list of names", type(error).__name__
         raise StateMismatch(repr(taken), "damaged", expected=expected, got=got) from None
+    first, room = [name for name in actions if name != SPARE], actions.count(SPARE)
+    if len(added) > room:
+        expected, got = f"at most {room} names", str(len(added))
+        raise StateMismatch(repr(taken), "no room", expected=expected, got=got)
+    names = (*first, *added, *[SPARE] * (room - len(added)))
+    return TakenNames(taken.number, paused, allowed_of(names, paused), names)

@@ -42,7 +42,7 @@ from streamdp.service.batches import (
 from streamdp.service.carrying import carries
 from streamdp.service.charges_by_others import ChargesByOthers
 from streamdp.service.input_fingerprint import NewestRecord, of_input
-from streamdp.service.lists import LIST, TakenNames, paused_by
+from streamdp.service.lists import LIST, TakenNames, names_by
 from streamdp.service.renewed_formats import RenewedFormats
 from streamdp.service.saved_entries import SavedEntries
 from streamdp.service.settings import Pace
@@ -54,6 +54,7 @@ from streamdp.wire.recording import ReadyReleases, record_all
 from streamdp.wire.renewals import Renewal, encode_renewal
 from streamdp.wire.state import (
     Checkpoint,
+    EpochLearner,
     Remark,
     SavedAges,
     encode_checkpoint,
@@ -221,6 +222,8 @@ class PartitionWork:
         self._mark: bytes | None = None  # the ledger's line where an epoch begins
         self._first = not decision.goes_on or decision.adopts
         self._learner = learner  # what the epoch's rows mean, still to be written
+        written = decision.saved.now.learner if learner is None else learner
+        self._carries = written is not None and written.carries
         self._formats = restored.formats
         self._last_save: float | None = None
         self._adopt(restored)
@@ -404,20 +407,22 @@ class PartitionWork:
         """The ledger's line for a list; nothing is drawn under it before this commit's records."""
         self._lines_recorded += 1
         named = self.point.input_id if self._lines_recorded == 1 else None
-        lines = replace(self.spec.lines, list_ordinal=taken.number, input_id=named or UNSET)
+        names = names_by(taken, self.spec.lines.shown)
+        lines = replace(self.spec.lines_under(names), input_id=named or UNSET)
         return lines.taken_list(
             partition=self.partition.number,
             epoch=self._epoch,
             next_offset=taken.since,
-            paused=paused_by(taken),
+            paused=names.paused,
             ordinal=self._lines_recorded,
         )
 
     def _introduced(self, renewals: Sequence[Renewal]) -> list[tuple[bytes, bytes | None]]:
         """The entries that later epochs need beside the rows."""
         entries: list[tuple[bytes, bytes | None]] = []
-        if self._learner is not None:
-            learner = encode_learner(self._learner)
+        described = self._described(renewals)
+        if described is not None:
+            learner = encode_learner(described)
             entries.append((self._entries.learner(epoch=self._epoch), learner))
         entries += [
             (self._entries.renewal(of.what, of.number, epoch=self._epoch), encode_renewal(of))
@@ -425,6 +430,14 @@ class PartitionWork:
         ]
         self._learner = None
         return entries
+
+    def _described(self, renewals: Sequence[Renewal]) -> EpochLearner | None:
+        """What the rows mean, if that is to be written: an epoch began, or columns got names."""
+        added = [of for of in renewals if "added" in of.content]
+        if not added:
+            return self._learner
+        names = names_by(added[-1], self.spec.lines.shown).names
+        return self.spec.epoch_learner(carries=self._carries, names=names)
 
     def _let_go(self, publishing: _Waiting, saved: Set[Key]) -> None:
         """Delete published releases that are older than their saved row."""

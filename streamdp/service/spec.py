@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from streamdp import __version__
 from streamdp.core.engine import configuration_digest, row_layout
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.events import Carried, Key
+from streamdp.core.events import SPARE, Carried, Key
 from streamdp.core.kinds.estimates import Estimate
 from streamdp.core.kinds.kind import Kind
 from streamdp.core.kinds.recipe import config_of
@@ -21,13 +21,14 @@ from streamdp.core.kinds.tariff import full_charge, tariff
 from streamdp.core.learners.recipes import package_of, written
 from streamdp.core.randomness import Randomness
 from streamdp.ports import StreamTopics
-from streamdp.service.lists import Catalogue, ListedFormat, TakenNames
+from streamdp.service.lists import Catalogue, ListedFormat, TakenNames, longest_renewal
 from streamdp.service.quarantine import Quarantine
 from streamdp.service.settings import Start
 from streamdp.wire.entries import Entries
 from streamdp.wire.formats import Format
 from streamdp.wire.published import Lines
 from streamdp.wire.renewals import MOST_RENEWAL_BYTES
+from streamdp.wire.revising import LONGEST_NAME
 from streamdp.wire.state import (
     ESCAPED,
     LONG,
@@ -76,7 +77,7 @@ class StreamSpec:
         # The noise must fit what the format reads: losses, or the action in headers or in payloads.
         # Counts of actions from payloads are protected; counts from headers are published.
         played, read = self.learner.recipe.played, self.format.feedback
-        wanted = None if played is None else (played, self.learner.actions)
+        wanted = None if played is None else (played, self.names)
         if wanted != (None if read is None else (read.played, read.arms)):
             raise InvalidConfig(
                 "format",
@@ -122,6 +123,16 @@ class StreamSpec:
         """What is chosen among."""
         return self.learner.actions
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The actions that an epoch begins with: those of columns that are not spare."""
+        return tuple(name for name in self.actions if name != SPARE)
+
+    @property
+    def room(self) -> int:
+        """How many actions may be added within an epoch."""
+        return self.actions.count(SPARE)
+
     def epoch_of(self, partition: int) -> int:
         """The epoch of one partition: the stream's, or one of its own."""
         return self.partition_epochs.get(partition, self.epoch)
@@ -162,13 +173,16 @@ class StreamSpec:
     def listed_format(self) -> ListedFormat:
         """The format, before any list was taken."""
         catalogue = self.catalogue if self.takes_lists else None
-        return ListedFormat(self.format, self.lines.shown, catalogue)
+        return ListedFormat(self.format, self.lines.shown, catalogue, self.epoch)
 
     def lines_under(self, taken: TakenNames) -> Lines:
         """The writer of lines under a list."""
         if not taken.ordinal:
             return self.lines
-        return replace(self.lines, list_ordinal=taken.ordinal, paused=taken.without_part)
+        return replace(
+            self.lines,
+            shown=taken.names, list_ordinal=taken.ordinal, paused=taken.without_part,
+        )  # fmt: skip
 
     @cached_property
     def lines(self) -> Lines:
@@ -177,7 +191,8 @@ class StreamSpec:
         package, of = package_of(recipe.name), self.format.feedback
         named: dict[str, Any] = {}  # what policies name, beside the arms
         if of is not None:
-            named = {"shown": of.actions, "contexts": of.contexts, "played": of.played}
+            shown = self.actions if of.contexts is None else of.actions
+            named = {"shown": shown, "contexts": of.contexts, "played": of.played}
         return Lines(
             stream=self.name,
             input=self.topics.input,
@@ -195,12 +210,15 @@ class StreamSpec:
             **named,
         )
 
-    def epoch_learner(self, *, carries: bool) -> EpochLearner:
-        """What the rows of an epoch with this learner mean, for later epochs."""
+    def epoch_learner(self, *, carries: bool, names: Sequence[str] = ()) -> EpochLearner:
+        """What the rows of an epoch with this learner mean, for later epochs.
+
+        `names`: of its columns, if a list has given some a name.
+        """
         layout, schedule = row_layout(self.kind, epoch=0), self.learner.schedule
         return EpochLearner(
             carries=carries,
-            actions=list(self.learner.actions),
+            actions=list(names or self.learner.actions),
             schedule=(list(schedule.prefix), list(schedule.tail)),
             row_digest=layout.digest.hex(),
             private=saved_columns(layout.private),
@@ -214,7 +232,14 @@ class StreamSpec:
         """The writer of the stream's longest lines."""
         if not self.takes_lists:
             return self.lines
-        return replace(self.lines, list_ordinal=LONG, paused=self.lines.shown)
+        names = self._longest_names
+        return replace(self.lines, shown=names, list_ordinal=LONG, paused=names)
+
+    @property
+    def _longest_names(self) -> tuple[str, ...]:
+        """Names in a list, the longest that may come among them."""
+        named = (name for name in self.lines.shown if name != SPARE)
+        return (*named, *[LONGEST_NAME] * self.room)
 
     @cached_property
     def row_bytes(self) -> int:
@@ -238,11 +263,14 @@ class StreamSpec:
             list_line = lines.taken_list(
                 partition=LONG, epoch=LONG, next_offset=LONG, paused=lines.shown, ordinal=LONG
             )
-            largest = max(largest, len(list_line))
+            names = lines.shown
+            saved = longest_renewal(names, added=names[len(names) - self.room :])
+            largest = max(largest, len(list_line), len(saved))
         if self.format.source is not None:
             key = Entries(self.name, LONG).renewal("schema", LONG, epoch=max(self.epoch, latest))
             largest = max(largest, MOST_RENEWAL_BYTES + len(key))
-        learner = encode_learner(self.epoch_learner(carries=True))
+        names = self._longest_names if self.room else ()
+        learner = encode_learner(self.epoch_learner(carries=True, names=names))
         return max(largest, len(learner) + len(Entries(self.name, LONG).learner(epoch=LONG)))
 
     def engine(

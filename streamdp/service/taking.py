@@ -57,7 +57,7 @@ from streamdp.core.errors import (
     Superseded,
     complaint,
 )
-from streamdp.core.events import Key
+from streamdp.core.events import SPARE, Key
 from streamdp.core.releases import Release
 from streamdp.ports import EntriesThat, Partition, Taken
 from streamdp.service.carrying import (
@@ -486,7 +486,19 @@ class _Found:
         if checkpoint.joined is not UNSET:
             what = changes(checkpoint.joined.settings, spec.settings)
         elif learner is not None:
-            what = changes(learner.settings, spec.settings, actions=(learner.actions, spec.actions))
+            room, names = list(spec.actions).count(SPARE), learner.actions
+            if learner.settings == spec.settings:  # also of room: what came since is not configured
+                names = names[: len(names) - room]
+            now = [name for name in spec.actions if name != SPARE]
+            what = changes(learner.settings, spec.settings, actions=(names, now))
+            if room and learner.settings == spec.settings:
+                raise self.differs(
+                    f"its actions were edited within an epoch{what}; keep those that it began with,"
+                    f" and use `streamdp actions {spec.name} add NAME` (or pause, resume, remove),"
+                    " or begin a new epoch",
+                    f"digest {checkpoint.digest}",
+                    spec.digest,
+                )
         raise self.differs(
             f"the configuration differs from the state's{what}; a change of {spec.decides} needs"
             " a new epoch",

@@ -88,7 +88,10 @@ def judge_fold(
         under = lines
         if listed is not None:
             paused = tuple(listed.without_part())
-            under = replace(lines, list_ordinal=listed.list_ordinal, paused=paused)
+            under = replace(
+                lines,
+                shown=tuple(listed.actions), list_ordinal=listed.list_ordinal, paused=paused,
+            )  # fmt: skip
         for release in engine.apply_batch(batch):
             while len(charged) + 1 in taken:  # nothing is drawn for it
                 charged.append(taken[len(charged) + 1][1])

@@ -25,10 +25,11 @@ transport sends each record exactly once (`streamdp.ports.Producer`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import entry_points
 from inspect import signature
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -170,6 +171,24 @@ def factory_of(name: str) -> FormatFactory:
     raise InvalidConfig(
         "format.name", "unknown format", expected=" or ".join(names()), got=repr(name)
     )
+
+
+def renamed(format_: Format, actions: Sequence[str]) -> Format:
+    """A format of feedback with the names of other actions: nothing else is read otherwise.
+
+    >>> renamed(configure("json", feedback=Feedback(("a", "b"))), ["a", "b", "c"])
+    JsonFormat(loss, K=3, played=header, prefix=none)
+    """
+    fields = getattr(format_, "__dataclass_fields__", {})
+    if format_.feedback is None or not fields.keys() >= {"actions", "feedback"}:
+        expected, got = "a dataclass with `actions` and `feedback`", type(format_).__name__
+        raise InvalidConfig(
+            "format", "reads no actions that come later", expected=expected, got=got
+        )
+    dataclass: Any = format_
+    feedback = replace(format_.feedback, actions=tuple(actions))
+    other: Format = replace(dataclass, actions=feedback.actions, feedback=feedback)
+    return other
 
 
 def checked_actions(actions: Iterable[str]) -> tuple[str, ...]:

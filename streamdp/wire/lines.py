@@ -18,7 +18,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from streamdp.core.arrays import Bools, Ints
 from streamdp.core.errors import StateMismatch
-from streamdp.core.events import ACTION, SUMS, After, Batch, Carried, Key
+from streamdp.core.events import ACTION, SPARE, SUMS, After, Batch, Carried, Key
 from streamdp.core.releases import Identity, names_of_sums
 
 LIVE, FALLBACK = "live", "fallback"
@@ -26,6 +26,10 @@ LIVE, FALLBACK = "live", "fallback"
 
 ACTION_SCHEMA = 1
 """The version of the actions' schema; it rises when an old reader would misread a new line."""
+
+ROOM_SCHEMA = 2
+"""The schema of lists with names that came or went within an epoch, and of policies with columns
+that have no name yet: a reader that does not know of these must not draw by them."""
 
 LEDGER_SCHEMA = 1
 """The schema of ledger lines."""
@@ -102,7 +106,12 @@ class PolicyLine(Named, frozen=True, kw_only=True, tag_field="type", tag="policy
     start: Annotated[int, Meta(ge=1, description="First slot of the block.")]
     stop: Annotated[int, Meta(ge=1, description="The slot that the policy is in force from.")]
     actions: Annotated[
-        list[str], Meta(min_length=2, description="The names that the policy's parts belong to.")
+        list[str],
+        Meta(
+            min_length=2,
+            description="The names that the policy's parts belong to; an empty one, of a spare"
+            " column, has no parts.",
+        ),
     ]
     context: (
         Annotated[
@@ -164,11 +173,30 @@ class ListLine(Struct, frozen=True, kw_only=True, tag_field="type", tag="list"):
     ]
     actions: Annotated[list[str], Meta(description="The stream's actions, in order.")]
     paused: Annotated[list[str], Meta(description="Names that readers must not show now.")]
+    removed: (
+        Annotated[list[str], Meta(min_length=1, description="Those of them that have left.")]
+        | UnsetType
+    ) = UNSET
+    epoch: (
+        Annotated[
+            int,
+            Meta(
+                ge=1,
+                description="If actions were added within an epoch: which. There readers show those"
+                " that a policy does not name yet, as actions that are back.",
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
 
     @property
     def live(self) -> bool:
         """Whether readers use the lines of keys; not in a mode that they do not know."""
         return self.mode == LIVE
+
+    def named_in(self, epoch: int) -> Sequence[str]:
+        """The names that this list gives to columns of an epoch; none where it added none."""
+        return self.actions if self.epoch == epoch else ()
 
 
 class CarriedOver(Struct, frozen=True, kw_only=True):
@@ -379,7 +407,7 @@ class TakenList(Struct, frozen=True, kw_only=True, tag_field="type", tag="list")
 
     What ends a block from `next_offset` on, and a key that opens there, has its policy over what is
     not paused, until the next such line of the epoch. A list that pauses all of the actions changes
-    no policy.
+    no policy. A column that has a name keeps it for the epoch.
     """
 
     schema: Annotated[int, Meta(ge=1, description="Version of this schema.")]
@@ -394,6 +422,7 @@ class TakenList(Struct, frozen=True, kw_only=True, tag_field="type", tag="list")
         list[str],
         Meta(
             description="The actions' names, in the order of the sums; with contexts of a cell's."
+            " An empty one is of a column that has no name yet."
         ),
     ]
     paused: Annotated[list[str], Meta(description="The names that have no chance in policies.")]
@@ -410,17 +439,32 @@ class TakenList(Struct, frozen=True, kw_only=True, tag_field="type", tag="list")
 
     def without_part(self) -> Sequence[str]:
         """The names that have no part of policies."""
-        return () if self.allowed() is None else self.paused
+        return without_part(self.actions, self.paused)
 
 
 def allowed_of(actions: Sequence[str], paused: Collection[str]) -> Bools | None:
-    """Which actions may have a chance in policies; None: all, or a list that allows none.
+    """Which columns may have a chance in policies; None: all.
+
+    Those with a name that is not paused; those with a name, if all are paused.
 
     >>> allowed_of(["a", "b", "c"], ["b", "gone"])
     array([ True, False,  True])
+    >>> allowed_of(["a", "b", SPARE], ["a", "b"])
+    array([ True,  True, False])
     """
-    allowed = np.array([name not in paused for name in actions], dtype=np.bool_)
-    return allowed if allowed.any() and not allowed.all() else None
+    named = np.array([name != SPARE for name in actions], dtype=np.bool_)
+    allowed = named & [name not in paused for name in actions]
+    allowed = allowed if allowed.any() else named
+    return None if allowed.all() else allowed
+
+
+def without_part(actions: Sequence[str], paused: Sequence[str]) -> Sequence[str]:
+    """The names that have no part of policies: a list that pauses all of them changes nothing.
+
+    >>> without_part(["a", "b", SPARE], ["b"]), without_part(["a", "b"], ["a", "b"])
+    (['b'], ())
+    """
+    return paused if {*actions} - {*paused} - {SPARE} else ()
 
 
 def under_lists(

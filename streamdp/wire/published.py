@@ -50,12 +50,13 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from streamdp.core.errors import StateMismatch
-from streamdp.core.events import ACTION, OPENING, Key
+from streamdp.core.events import ACTION, OPENING, SPARE, Key
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.releases import Release, names_of_sums
 from streamdp.wire.lines import (
     ACTION_SCHEMA,
     LEDGER_SCHEMA,
+    ROOM_SCHEMA,
     ActionLine,
     Assembled,
     CarriedOver,
@@ -101,7 +102,7 @@ class Lines:
     estimates: tuple[Estimate, ...] = ()
     memory: str = ""  # the name of the learner's memory, if it has one
     learner: str = ""  # where policies are in force: recipe and options, which they follow from
-    shown: tuple[str, ...] = ()  # with contexts: the actions that are shown, in each cell
+    shown: tuple[str, ...] = ()  # what policies and lists name: with contexts the actions of a cell
     contexts: Contexts | None = None
     played: Literal["header", "value"] = "header"  # feedback streams: where action and context are
     schedule: str = ""  # of the learner's blocks, as text
@@ -134,7 +135,7 @@ class Lines:
     def _policy(self, release: Release, policy: bytes) -> bytes:
         """The policy in force after a release."""
         line = PolicyLine(
-            **self._named(release, schema=ACTION_SCHEMA),
+            **self._named(release, schema=ROOM_SCHEMA if SPARE in self.shown else ACTION_SCHEMA),
             actions=list(self.shown or self.actions),
             context=UNSET if self.contexts is None else _fields(self.contexts),
             played=self.played,
@@ -294,14 +295,18 @@ class Lines:
         return {"actions": len(self.actions), **drawn}, fill
 
 
-def named_levels(of: Lines | PolicyLine) -> str:
-    """What the parts of policies belong to, as text: actions, levels of contexts, and `played`."""
+def named_levels(of: Lines | PolicyLine) -> tuple[str, str]:
+    """What the parts of policies belong to, as texts: levels with `played`, and actions."""
     if isinstance(of, PolicyLine):
         context = of.context
     else:
         context = UNSET if of.contexts is None else _fields(of.contexts)
     actions = of.actions if isinstance(of, PolicyLine) else list(of.shown or of.actions)
-    named = {"actions": actions, "context": context or None, "played": of.played}
+    return written({"context": context or None, "played": of.played}), written(actions)
+
+
+def written(named: object) -> str:
+    """A value as text, to be compared."""
     return _encode(named).decode()
 
 
@@ -320,12 +325,12 @@ def decode_action(value: bytes) -> ActionLine:
 
 def decode_in_force(value: bytes) -> LineOfKey:
     """Read a record of an actions topic, of whichever kind of stream."""
-    return _decoded(_in_force_decoder, value, where="actions record", newest=ACTION_SCHEMA)
+    return _decoded(_in_force_decoder, value, where="actions record", newest=ROOM_SCHEMA)
 
 
 def decode_list(value: bytes) -> ListLine:
     """Read a record of a catalogue."""
-    return _decoded(_list_decoder, value, where="catalogue record", newest=ACTION_SCHEMA)
+    return _decoded(_list_decoder, value, where="catalogue record", newest=ROOM_SCHEMA)
 
 
 def encode_list(line: ListLine) -> bytes:

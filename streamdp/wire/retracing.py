@@ -18,6 +18,7 @@ there are; and this follows from how many numbers a line has.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache
@@ -35,6 +36,7 @@ from streamdp.core.evidence.evidence import Known, PublicEvidence, PublicRow
 from streamdp.core.evidence.policy import Policy
 from streamdp.core.evidence.votes import Votes
 from streamdp.core.kinds.kind import Kind
+from streamdp.core.kinds.names import MOST_ACTIONS
 from streamdp.core.learners.recipes import kind_written
 from streamdp.core.schedule import Schedule, schedule_of
 from streamdp.wire.lines import CarriedOver, Charge
@@ -60,6 +62,11 @@ class Method(NamedTuple):
         """For messages: the beginning of a foreign text."""
         return repr((self.memory if self.learner is None else self.learner)[:_SHOWN])
 
+    @property
+    def few(self) -> int:
+        """The fewest columns: of two actions, and the spare ones."""
+        return 2 + (0 if self.learner is None else _spare(self.learner))
+
     def kind(self, actions: int) -> Kind | None:
         """The learner that is named, with this many actions."""
         return None if self.learner is None else _learner(self.learner, actions)
@@ -72,7 +79,7 @@ class Method(NamedTuple):
         """How many actions there are, if what is released, in force or kept has so many numbers."""
         of_few, few = getattr(_numbers_of_few(self), what), _numbers_of_few(self).actions
         actions, rest = divmod(numbers * few, of_few or numbers * few + 1)
-        if rest or actions < 2:
+        if rest or actions < few:
             expected = f"{of_few} for each {few} actions"
             raise StateMismatch(what, "numbers", expected=expected, got=numbers)
         return actions
@@ -99,6 +106,16 @@ def _learner(text: str, actions: int) -> Kind:
         raise InvalidConfig("learner", "unreadable", expected=expected, got=got) from None
 
 
+@lru_cache(maxsize=64)
+def _spare(text: str) -> int:
+    """How many columns a learner says are spare; 0 if it is unreadable, which `_learner` says."""
+    try:
+        spare = int(json.loads(text).get("room", 0))
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return 0
+    return min(max(spare, 0), MOST_ACTIONS)
+
+
 class _Numbers(NamedTuple):
     actions: int
     released: int
@@ -108,8 +125,8 @@ class _Numbers(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _numbers_of_few(method: Method) -> _Numbers:
-    """How many numbers there are of the fewest actions; of more, as many for each."""
-    kind = method.kind(2)
+    """How many numbers there are of the fewest columns; of more, as many for each."""
+    kind = method.kind(method.few)
     if kind is None:
         return _Numbers(2, 1, 1, 0)
     row, width = PublicRow.opened(kind.evidence, _NOTHING), kind.releases[0].width

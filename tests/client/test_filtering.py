@@ -336,3 +336,71 @@ def test_public_exclusions_are_named_in_a_header() -> None:
         named = dict(headers).get("streamdp-filter")
         assert named == (None if expected is None else expected.encode())
         assert dict(headers)["pscore"] == repr(choice.probability).encode()
+
+
+# -- actions that come within an epoch -------------------------------------------------------------
+
+LATER = (*ACTIONS, "e")
+SPARE_PARTS = parts(*SHARES) + bytes(8)
+
+
+def listing(of: ActionsCache, *records: Published) -> ActionsCache:
+    of._streams["home"].catalogue.heard(records)
+    return of
+
+
+def test_columns_without_a_name_change_no_draw() -> None:
+    """Nor what is known of the names, by a line of a newer schema."""
+    roomy = replace(FEEDBACK, actions=(*ACTIONS, "", ""))
+    wide = cache(published(SPARE_PARTS, roomy))
+    for at in range(50):
+        for exclude in ((), (A, C), ACTIONS):
+            one, other = (
+                of.choose("home", b"fr", f"r-{at}", exclude=exclude) for of in (KNOWN, wide)
+            )
+            assert one == other
+
+
+def test_an_added_action_is_shown_before_its_key_s_next_policy() -> None:
+    """As one that is back: each of five equally often, as of a key without a release."""
+    of = listing(cache(published(parts(*SHARES))), list_record(1, actions=LATER, epoch=2))
+    new = [of.choose("home", b"fr", f"r-{at}") for at in range(2000)]
+    some = [choice for choice in new if choice.action == "e"]
+    assert 300 < len(some) < 500
+    assert {choice.probability for choice in some} == {(PARTS - PARTS * 4 // 5) / PARTS}
+    assert {choice.action for choice in new} == {*LATER}
+    unknown = [of.choose("home", b"new", f"r-{at}") for at in range(200)]
+    assert {choice.action for choice in unknown} == {*LATER}
+    assert {round(choice.probability, 6) for choice in unknown} == {0.2}
+    only = of.choose("home", b"fr", "r-1", exclude=ACTIONS)
+    assert (only.action, only.probability) == ("e", 1.0)
+
+
+def test_a_policy_that_names_it_says_how_often() -> None:
+    """Then it is an action like others."""
+    named = replace(FEEDBACK, actions=LATER, list_ordinal=1)
+    of = cache(published(parts(*SHARES) + bytes(4), named))
+    listing(of, list_record(1, actions=LATER, epoch=2))
+    assert all(of.choose("home", b"fr", f"r-{at}").action != "e" for at in range(500))
+
+
+@pytest.mark.parametrize(
+    "newest",
+    [
+        list_record(2, actions=LATER, epoch=3),
+        list_record(2, actions=LATER),
+        list_record(2, actions=LATER, epoch=2, paused=["e"]),
+        list_record(2, actions=LATER, epoch=2, removed=["e"]),
+    ],
+    ids=["of another epoch", "of no epoch", "paused", "removed"],
+)
+def test_what_a_list_does_not_add_to_this_epoch_is_not_shown(newest: Published) -> None:
+    of = listing(cache(published(parts(*SHARES))), newest)
+    for at in range(200):
+        assert of.choose("home", b"fr", f"r-{at}").action != "e"
+        assert of.choose("home", b"new", f"r-{at}").action != "e"
+
+
+def test_a_new_stream_shows_what_was_added_before_its_first_release() -> None:
+    of = listing(cache(), list_record(1, actions=LATER, epoch=2))
+    assert {of.choose("home", b"fr", f"r-{at}").action for at in range(200)} == {*LATER}

@@ -20,10 +20,11 @@ from streamdp.core.arrays import Bools, Columns, Floats, Ints
 from streamdp.core.engine import Engine
 from streamdp.core.engine.releasing import Draws, Ended
 from streamdp.core.errors import InvalidConfig, StateMismatch
-from streamdp.core.events import NO_ARM, OPENING, Batch
+from streamdp.core.events import NO_ARM, OPENING, SPARE, Batch
+from streamdp.core.evidence.carrying import Passage
 from streamdp.core.evidence.context_model import ContextModel
 from streamdp.core.evidence.contexts import Contexts
-from streamdp.core.evidence.evidence import PublicRow
+from streamdp.core.evidence.evidence import STAYS_AWAY, PublicRow
 from streamdp.core.evidence.policies import ReleasedSums
 from streamdp.core.evidence.policy import PARTS, Policy
 from streamdp.core.evidence.released_tables import ReleasedTables
@@ -142,6 +143,70 @@ def test_evidence_refuses_a_list_of_other_actions() -> None:
             row_after(of, released(0)).in_force(4, np.ones(5, dtype=np.bool_))
 
 
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_spare_columns_change_no_bit_of_what_the_named_ones_have(recipe: str) -> None:
+    """Whatever noise their sums have: the policies of a learner without them, and their chances."""
+    blocks, plain = released(5), learner(recipe)
+    noise = np.random.default_rng(5).integers(-UNIT, UNIT, (5, 2))
+    nothing = np.zeros_like(noise)
+    wide = np.concatenate([blocks[:, :3], noise, blocks[:, 3:], nothing], axis=1)
+    of = roomy(recipe)
+    assert (of.actions, of.schedule) == ((*ACTIONS, SPARE, SPARE), plain.schedule)
+    for many in range(6):
+        row, alone = row_after(of, wide[:many]), row_after(plain, blocks[:many])
+        policy = row.in_force(4)
+        assert policy.tolist() == [*alone.in_force(4).tolist(), 0, 0]
+        chances, others = row.likely_best(), alone.likely_best()
+        assert (chances is None) == (others is None)
+        if chances is not None and others is not None:
+            assert chances.tolist() == [*others.tolist(), 0.0, 0.0]
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_an_action_that_gets_a_spare_column_begins_as_one_without_history(recipe: str) -> None:
+    """Equal bits to a learner of four actions, of which the last was never shown."""
+    allowed, blocks = np.arange(5) < 4, released(4)
+    zeros = np.zeros((4, 1), dtype=np.int64)
+    wide = np.concatenate([blocks[:, :3], zeros, zeros, blocks[:, 3:], zeros, zeros], axis=1)
+    four = np.concatenate([blocks[:, :3], zeros, blocks[:, 3:], zeros], axis=1)
+    policy = row_after(roomy(recipe), wide).in_force(4, allowed)
+    assert policy[3]
+    assert not policy[4]
+    of_four = replace(learner(recipe), actions=(*ACTIONS, "d"))
+    assert policy[:4].tolist() == row_after(of_four, four).in_force(4).tolist()
+
+
+def test_room_needs_exact_counts_and_no_contexts() -> None:
+    """And a number of columns that leaves two names."""
+    columns = [*ACTIONS, SPARE]
+    for recipe, wrong in (
+        ("policy_following", {"played": "value", "room": "1"}),
+        ("policy_following", {"room": "-1"}),
+        ("policy_following", {"room": "3"}),
+        ("policy_following", {"room": "9"}),
+    ):
+        with pytest.raises(InvalidConfig, match=r"room|actions"):
+            FEEDBACK_RECIPES[recipe](actions=columns, epsilon="1", **wrong)
+    with pytest.raises(InvalidConfig, match="room"):
+        replace(in_contexts(), room=1)
+
+
+def test_a_learner_is_carried_by_the_names_of_its_columns() -> None:
+    """Columns without a name go nowhere, and none of them is where a name goes."""
+    before = FEEDBACK_RECIPES["policy_blocks"](
+        actions=["a", "b", "c", SPARE], epsilon="1", room="2"
+    )
+    now = FEEDBACK_RECIPES["policy_blocks"](actions=["c", "a", SPARE], epsilon="1", room="1")
+    moves = Passage(before, now).moves
+    assert moves is not None
+    assert moves.tolist() == [1, STAYS_AWAY, 0, STAYS_AWAY]
+
+
+def roomy(recipe: str) -> PolicyLearner:
+    """The learner with two spare columns."""
+    return learner(recipe, [*ACTIONS, SPARE, SPARE], room="2")
+
+
 # -- contexts --------------------------------------------------------------------------------------
 
 FIELDS = Contexts.read('{"device":["phone"]}')
@@ -224,11 +289,13 @@ def neighbours(of: PolicyLearner) -> Batch:
     )  # fmt: skip
 
 
-def lived(of: PolicyLearner, batch: Batch, taken: int) -> Releases:
+def lived(
+    of: PolicyLearner, batch: Batch, taken: int, under: Sequence[bool] = (True, False, True)
+) -> Releases:
     """The logs under a list from each one's slot on; what is drawn is the same for all."""
     machine, parts, many = engine(of), list[Releases](), len(batch.keys)
     for (begin, end), allowed in zip(
-        pairwise((0, taken, SLOTS)), (None, np.array([True, False, True])), strict=True
+        pairwise((0, taken, SLOTS)), (None, np.array(under)), strict=True
     ):
         if begin < end:
             part = batch.part(slice(begin * many, end * many))
@@ -268,6 +335,26 @@ def faults(of: PolicyLearner, taken: int) -> Iterator[str]:
             yield "a policy does not follow from releases and list"
 
 
+def faults_of_names(taken: int) -> Iterator[str]:
+    """What is wrong where an action gets the spare column at a slot, over all neighbours."""
+    of = learner("policy_blocks", ["a", "b", SPARE], room="1")
+    batch = neighbours(of)
+    releases, many = lived(of, batch, taken, under=(True, True, True)), len(batch.keys)
+    some = [np.flatnonzero(releases.born == key) for key in range(many)]
+    if len({shown(releases, of_key, key) for key, of_key in enumerate(some)}) > 1:
+        yield "depends on content"
+    row = PublicRow.opened(of.evidence, NOTHING)
+    for at in some[0].tolist():
+        policy = releases.in_force[at]  # type: ignore[index]
+        under = bool(releases.last_offset[at] >= taken * many)
+        if bool(policy[2]) is not under:
+            yield f"a column {'with' if under else 'without'} a name {policy[2]}"
+        if releases.kind[at] != releases.kinds.index(OPENING):
+            row.fold(releases.numbers[at], int(releases.stop[at] - releases.start[at]))
+        if policy.tolist() != row.in_force(4, np.arange(3) < 2 + under).tolist():
+            yield "a policy does not follow from releases and list"
+
+
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a block releases follows from earlier releases alone: of its table, filled up."""
@@ -299,6 +386,13 @@ OF = {
 def test_nothing_that_a_list_does_depends_on_content(of: PolicyLearner, taken: int) -> None:
     """Taken in a key's first block, inside one, with its last record, with the next, or never."""
     assert list(faults(of, taken)) == []
+
+
+@pytest.mark.usefixtures("scripted")
+@pytest.mark.parametrize("taken", TAKEN.values(), ids=list(TAKEN))
+def test_nothing_that_a_new_name_does_depends_on_content(taken: int) -> None:
+    """Taken in a key's first block, inside one, with its last record, with the next, or never."""
+    assert list(faults_of_names(taken)) == []
 
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -413,3 +507,39 @@ def test_the_audit_of_kinds_catches_it_too(mutant: Patch, monkeypatch: pytest.Mo
 def test_no_story_of_lists_is_told_where_none_is_followed() -> None:
     of_losses = RECIPES_OF_LOSSES["incumbent_leader"](actions=["a", "b"], epsilon="1")
     assert [*lists(of_losses, longest=8)] == []
+
+
+def spare_columns_have_a_floor(patch: pytest.MonkeyPatch) -> None:
+    """All columns are as good as named."""
+    in_force = ReleasedSums.in_force
+
+    def generous(
+        self: ReleasedSums, public: Columns, lengths: Ints, allowed: Bools | None = None
+    ) -> Policy:
+        return in_force(replace(self, room=0), public, lengths, allowed)
+
+    patch.setattr(ReleasedSums, "in_force", generous)
+
+
+def knows_a_name_too_early(patch: pytest.MonkeyPatch) -> None:
+    """From the log's first record on."""
+    apply_batch = Engine.apply_batch
+
+    def early(self: Engine, batch: Batch) -> Releases:
+        return apply_batch(self, replace(batch, allowed=np.ones(3, dtype=np.bool_)))
+
+    patch.setattr(Engine, "apply_batch", early)
+
+
+@pytest.mark.usefixtures("scripted")
+@pytest.mark.parametrize(
+    ("mutant", "said"),
+    [
+        (spare_columns_have_a_floor, "a column without a name"),
+        (knows_a_name_too_early, "a column without a name"),
+        (looks_at_open_sums, "depends on content"),
+    ],
+)
+def test_a_broken_name_is_caught(mutant: Patch, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant(monkeypatch)
+    assert any(said in fault for fault in faults_of_names(TAKEN["inside"]))

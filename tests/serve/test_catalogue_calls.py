@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from streamdp.core.errors import InvalidConfig, TransportLost
+from streamdp.core.events import SPARE
+from streamdp.core.learners.feedback import feedback_learner_of
 from streamdp.ports import Administrator, StreamTopics
+from streamdp.serve.about import About
 from streamdp.serve.access import Bucket, Gate
 from streamdp.serve.app import PublicApp, description
 from streamdp.serve.catalogue import CatalogueCalls
@@ -27,6 +31,12 @@ TOKEN, OWN = b"a token of the shop's", b"a token for pauses"
 CATALOGUE = "/v1/streams/home/catalogue"
 DESCRIPTION = json.loads(description())
 FIRST, SECOND, *_ = CLICKS.learner.actions
+ROOMY = replace(
+    CLICKS,
+    learner=feedback_learner_of(
+        {"epsilon": "1", "room": "1"}, actions=[*CLICKS.learner.actions, SPARE]
+    ),
+)
 
 
 class Shop:
@@ -39,8 +49,9 @@ class Shop:
         tools: Callable[[], Administrator] | None = None,
         own: bytes | None = OWN,
         off: bool = False,
+        about: About = CLICKS,
     ) -> None:
-        observer = Observer(Topic([]), Topic([]), about=CLICKS)
+        observer = Observer(Topic([]), Topic([]), about=about)
         made = MemoryTechnology(log).administrator
         calls = CatalogueCalls(observer.knowledge, tools or made, seconds=1)
         public = PublicApp(
@@ -72,7 +83,8 @@ def test_an_action_is_paused_and_resumed() -> None:
     log = MemoryLog()
     shop = Shop(log)
     told = shop.ask({"pause": [FIRST]})
-    assert (told.status, told.json) == (200, {"stream": "home", "list": 1, "paused": [FIRST]})
+    said = {"stream": "home", "list": 1, "paused": [FIRST], "removed": []}
+    assert (told.status, told.json) == (200, {**said, "actions": list(CLICKS.learner.actions)})
     assert shop.ask({"pause": [SECOND]}).json["paused"] == [FIRST, SECOND]
     assert shop.ask({"resume": [FIRST], "pause": [SECOND]}).json["paused"] == [SECOND]
     assert (newest(log).paused, newest(log).ordinal, newest(log).mode) == ([SECOND], 3, "live")
@@ -80,9 +92,26 @@ def test_an_action_is_paused_and_resumed() -> None:
     assert told.headers["cache-control"] == "no-store"
 
 
+def test_an_action_is_added_and_removed() -> None:
+    """While there is room; asking again changes nothing but the ordinal."""
+    log = MemoryLog()
+    shop = Shop(log, about=ROOMY)
+    names = list(CLICKS.learner.actions)
+    assert shop.ask({"add": ["new"]}).json["actions"] == [*names, "new"]
+    told = shop.ask({"add": ["new"], "remove": [FIRST], "pause": [SECOND]}).json
+    assert told["actions"] == [*names, "new"]
+    assert (told["paused"], told["removed"]) == ([SECOND], [FIRST])
+    assert newest(log).epoch == ROOMY.epoch
+    full = shop.ask({"add": ["newer"]})
+    assert full.status == 400
+    assert "a new epoch" in full.body.decode()
+
+
 @pytest.mark.parametrize(
     ("body", "said"),
     [
+        ({"add": ["new"]}, "has no room"),
+        ({"remove": ["nobody"]}, "unknown names"),
         ({"pause": ["nobody"]}, "unknown names"),
         ({"resume": ["nobody"]}, "unknown names"),
         ({"pause": list(CLICKS.learner.actions)}, "all would be paused"),

@@ -240,7 +240,8 @@ def test_do_the_pages_say_what_is_paused() -> None:
     (plain, key), (status, paused) = asked(*paths), asked(*paths, lists=lists)
     assert (plain.json["streams"][0]["list"], key.json["paused"]) == (None, [])
     assert status.json["streams"][0]["list"] == {
-        "ordinal": 3, "at": "2026-01-02T03:04:05Z", "paused": [out],
+        "ordinal": 3, "at": "2026-01-02T03:04:05Z", "paused": [out], "removed": [],
+        "added": [],
     }  # fmt: skip
     assert paused.json["paused"] == [out]
     rest = [0, *key.json["policy"][1:]]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from streamdp.client import Condition, Feed
 from streamdp.core.errors import StateMismatch
 from streamdp.core.evidence.lift import Lift
 from streamdp.core.evidence.policies import gains_and_counts
@@ -28,6 +29,7 @@ from tests.support.idling import idles, of_two
 from tests.support.protocol_model import Store
 
 TOPICS = StreamTopics("shop", "home", "events")
+CURRENT = Condition(Feed.CURRENT, 0.0, "", 0)
 
 
 def heard(ledger: Iterable[Published]) -> StreamReleases:
@@ -57,7 +59,7 @@ def told(
     about = About(
         TOPICS, learner, (), Fraction(1), epoch, seeded=False, unit="€", most=Fraction(most)
     )
-    said: dict[str, Any] = _learner(about, 0, releases.of_key(b"fr")[0])["lift"]
+    said: dict[str, Any] = _learner(about, CURRENT, 0, releases.of_key(b"fr")[0])["lift"]
     return said
 
 

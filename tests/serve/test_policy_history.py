@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from streamdp.client import Condition, Feed
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.kinds.kind import Kind
 from streamdp.core.learners.feedback.policy_elimination import policy_elimination
@@ -55,7 +56,7 @@ def heard(evidence: Evidence, *, since: int = 0) -> StreamReleases:
 def told(history: KeyHistory, learner: Kind = LEARNER) -> dict[str, Any]:
     """What a page shows of it, by the configuration of its epoch."""
     about = About(TOPICS, learner, (), Fraction(1), history.epoch, seeded=False)
-    return _learner(about, 0, history)
+    return _learner(about, Condition(Feed.CURRENT, 0.0, "", 0), 0, history)
 
 
 def test_are_the_points_the_published_policies() -> None:

@@ -111,7 +111,7 @@ def of_tables(played: str, table: int | None = None) -> Site:
     made = replace(made, topics=topics, share=Fraction(4), learner=learner)
     with pytest.MonkeyPatch.context() as patch:
         if table is not None:
-            chosen = lambda of, state, *_: np.full(len(state), table % len(of.tables))  # noqa: E731
+            chosen = lambda of, state, *_, **__: np.full(len(state), table % len(of.tables))  # noqa: E731
             patch.setattr(ContextModel, "chosen", chosen)
         return lived(Store(records, headers=headers), made)
 

@@ -21,7 +21,7 @@ from streamdp.client.requests import Request, request_record
 from streamdp.client.table import Table
 from streamdp.core.arrays import Bools, Floats, Ints
 from streamdp.core.errors import StreamdpError, TransportLost
-from streamdp.core.events import OPENING
+from streamdp.core.events import OPENING, Batch
 from streamdp.core.evidence.context_model import ContextModel
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policy import PARTS
@@ -123,6 +123,15 @@ class Life:
             records, headers = in_cells(records, headers, str(self.stream.learner.recipe.played))
         self.store = Store(records, headers=headers)
 
+    def line(self) -> bytes:
+        """The newest list."""
+        return list_line(self.ordinal)
+
+    def log(self) -> Iterator[Batch]:
+        """The input."""
+        store = self.store
+        yield decode(self.stream.format, [store.records(0, store.end)], most_key_bytes=64)[0]
+
     def again(self) -> PartitionWork:
         """Another process takes it: it has read no list yet."""
         self.crashes += 1
@@ -140,7 +149,7 @@ class Life:
                 case "read" if read < store.end:
                     stop = min(store.end, read + chance.randrange(1, 30))
                     if self.ordinal:
-                        self.stream.catalogue.read(list_line(self.ordinal))
+                        self.stream.catalogue.read(self.line())
                     inbox += work.read(store.records(read, stop))
                     read = stop
                 case "absorb" if inbox:
@@ -163,7 +172,7 @@ class Life:
         if pending is not None:
             store.decide(pending.commit)
         if read < store.end:
-            self.stream.catalogue.read(list_line(self.ordinal))
+            self.stream.catalogue.read(self.line())
             inbox += work.read(store.records(read, store.end))
         if inbox:
             work.absorb(inbox)
@@ -179,9 +188,8 @@ class Life:
 
     def wrong(self) -> list[str]:
         store, of = self.store, self.stream
-        batch, _ = decode(of.format, [store.records(0, store.end)], most_key_bytes=64)
         fold = judge_fold(
-            evidence(store), engine=of.engine(0), lines=of.lines, log=[batch], whole="whole"
+            evidence(store), engine=of.engine(0), lines=of.lines, log=self.log(), whole="whole"
         )
         return [*judge(evidence(store)), *fold, *self.site().violations()]
 

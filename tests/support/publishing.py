@@ -8,10 +8,12 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from fractions import Fraction
 
+from msgspec import UNSET, UnsetType
+
 from streamdp.core.events import ACTION, OPENING
 from streamdp.core.releases import Identity, Release
 from streamdp.ports import Key, Published, StreamTopics
-from streamdp.wire.lines import ACTION_SCHEMA, ListLine
+from streamdp.wire.lines import ACTION_SCHEMA, ROOM_SCHEMA, ListLine
 from streamdp.wire.published import Lines, encode_list
 from tests.support.streams import spec
 
@@ -58,12 +60,15 @@ def list_record(
     *,
     paused: Sequence[str] = (),
     actions: Sequence[str] = LINES.actions,
+    epoch: int | UnsetType = UNSET,
+    removed: Sequence[str] = (),
 ) -> Published:
-    """A record of the catalogue."""
+    """A record of the catalogue; in an epoch, with names that were added there."""
     at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     line = ListLine(
-        schema=ACTION_SCHEMA, stream="home", ordinal=ordinal, at=at, mode=mode,
-        actions=list(actions), paused=list(paused),
+        schema=ACTION_SCHEMA if epoch is UNSET else ROOM_SCHEMA,
+        stream="home", ordinal=ordinal, at=at, mode=mode, actions=list(actions),
+        paused=[*paused, *removed], removed=list(removed) or UNSET, epoch=epoch,
     )  # fmt: skip
     return Published(0, 0, None, encode_list(line))
 

@@ -9,6 +9,7 @@ from fractions import Fraction
 import numpy as np
 
 import streamdp as sd
+from streamdp.core.events import SPARE
 from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from streamdp.core.randomness import Randomness
@@ -60,7 +61,8 @@ def feedback_spec(
 ) -> StreamSpec:
     """A feedback stream with three actions, in blocks of 1, 2 and then 3 slots."""
     chosen = learner or policy_blocks(actions=ACTIONS, epsilon="1/2", schedule="capped 3")
-    feedback = Feedback(chosen.actions, content, chosen.played)
+    named = tuple(name for name in chosen.actions if name != SPARE)
+    feedback = Feedback(named, content, chosen.played)
     return StreamSpec(
         topics=StreamTopics("shop", name, f"{name}-shown", headers=True),
         learner=chosen,

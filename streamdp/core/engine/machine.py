@@ -46,7 +46,7 @@ from streamdp.core.engine.idleness import Ages, Idleness
 from streamdp.core.engine.plan import Alone, Plan, check_keys, check_order, plan
 from streamdp.core.engine.releasing import Draws, Ended, Fresh, Releasing
 from streamdp.core.errors import InvalidConfig, StateMismatch
-from streamdp.core.events import NO_ARM, After, Batch, Carried, Content, Key
+from streamdp.core.events import NO_ARM, SPARE, After, Batch, Carried, Content, Key
 from streamdp.core.evidence.carrying import Passage
 from streamdp.core.evidence.evidence import InForce, Known
 from streamdp.core.evidence.policy import PARTS
@@ -116,7 +116,8 @@ class Engine:
         contexts = kind.recipe.contexts
         shown = None if contexts is None else contexts.actions(kind.actions)
         self._contexts = None if shown is None else contexts
-        self._shown = {name: at for at, name in enumerate(shown or kind.actions)}  # in a cell
+        names = enumerate(shown or kind.actions)
+        self._shown = {name: at for at, name in names if name != SPARE}  # in a cell
         self.position = 0
         self.slots_refused = 0
         self.layout = snapshot.row_layout(kind, epoch=epoch)

@@ -30,7 +30,7 @@ from typing import Protocol
 import numpy as np
 
 from streamdp.core.arrays import Ints
-from streamdp.core.events import After, Carried
+from streamdp.core.events import SPARE, After, Carried
 from streamdp.core.evidence.evidence import STAYS_AWAY, Known, PublicEvidence
 from streamdp.core.schedule import Schedule
 
@@ -69,7 +69,7 @@ class Passage:
         """
         if self.before is self.now:
             return None
-        now = {name: at for at, name in enumerate(self.now.actions)}
+        now = {name: at for at, name in enumerate(self.now.actions) if name != SPARE}
         numbers = [now.get(name, STAYS_AWAY) for name in self.before.actions]
         return np.array(numbers, dtype=np.int64)
 

@@ -49,6 +49,7 @@ class ReleasedSums:
     forgetting: Fraction
     noise: NoiseVariance
     pairs: bool = False  # whether an arm's numbers are its rewards and losses
+    room: int = 0  # how many of the arms, the last ones, are spare: no event has named them
     answers: Literal["policy"] = "policy"
     adds_up: bool = True
     says_more: bool = True
@@ -101,9 +102,11 @@ class ReleasedSums:
         """The policies that follow; rows of which nothing is known have the same one.
 
         They are those of the allowed arms alone, as if a key had no others: an arm that is not
-        allowed has no chance and no floor. What is known of it stays in the history.
+        allowed has no chance and no floor. What is known of it stays in the history. Where nothing
+        says what is allowed, these are the arms that are not spare.
         """
         state = self.histories(public)
+        allowed = self.named if allowed is None else allowed
         if allowed is None:
             return self._following(state, lengths)
         if len(allowed) != self.numbers:
@@ -117,10 +120,25 @@ class ReleasedSums:
             return np.repeat(self.rule.policy(state[:1], lengths[:1]), len(state), axis=0)
         return self.rule.policy(state, lengths)
 
+    @property
+    def named(self) -> Bools | None:
+        """The arms that are not spare; None: all."""
+        return np.arange(self.numbers) < self.numbers - self.room if self.room else None
+
     def likely_best(self, public: Columns) -> Floats | None:
-        """By the posterior of the arms, if the rule keeps one."""
-        laws = self.rule.history.posterior(self.histories(public))
-        return None if laws is None else chances_of_best(*laws)
+        """By the posterior of the arms, if the rule keeps one; 0 for spare arms never shown."""
+        state, history = self.histories(public), self.rule.history
+        laws = history.posterior(state)
+        if laws is None or not self.room:
+            return None if laws is None else chances_of_best(*laws)
+        chances = np.zeros((len(state), self.numbers))
+        for row in range(len(state)):
+            some = np.any(history.carried(state[row : row + 1])[0] != 0, axis=0)
+            some[: self.numbers - self.room] = True
+            of_some = history.posterior(history.of_arms(state[row : row + 1], some))
+            assert of_some is not None, "as of all arms"
+            chances[row, some] = chances_of_best(*of_some)[0]
+        return chances
 
     def wrong(self, public: Columns, released: Ints, length: int) -> str:
         """Two numbers for each arm; exact counts of no more shows than there are slots."""

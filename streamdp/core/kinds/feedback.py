@@ -12,6 +12,12 @@ Policies follow from released numbers only. Sensitivity, in L1 (`calibration` ha
 
 A slot that names no known arm is the null observation: it takes its slot and adds to nothing.
 
+*Room.* The last columns of a learner may be spare: an action that comes later gets one of them, and
+K stays. Their sums have noise like all others, so nothing of a release depends on which columns
+have a name. No event can name a spare column, so its count is 0, and it has no chance and no floor
+in policies until a list says whose it is (`Batch.allowed`). Counts must be exact for that: noisy
+ones would tell of shows that never were.
+
 *Contexts.* Where an event also falls into a cell of a table (`core.evidence.contexts`), an arm is
 an action in a cell, and `actions` has the arms. The argument stays the same, whatever the number of
 cells: an event enters one arm, in one block. A block releases *one* table of sums over arms: all
@@ -43,7 +49,7 @@ from numpy.typing import NDArray
 from streamdp.core import calibration
 from streamdp.core.arrays import Columns, Field, Floats, Ints
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.events import SUMS, Batch
+from streamdp.core.events import SPARE, SUMS, Batch
 from streamdp.core.evidence.context_model import ContextModel
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policies import ReleasedSums
@@ -98,16 +104,26 @@ class PolicyLearner:
     forgetting: Fraction = Fraction(1)
     name: str = "policy"
     options: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+    room: int = 0  # how many of the columns, the last ones, began as spare ones
 
     def __post_init__(self) -> None:
         """Refuse a learner that no engine could run."""
-        object.__setattr__(self, "actions", read_actions(self.actions))
+        named = list(self.actions)
+        while self.room and len(named) > len(self.actions) - self.room and named[-1] == SPARE:
+            named.pop()
+        unnamed = (SPARE,) * (len(self.actions) - len(named))
+        object.__setattr__(self, "actions", read_actions(named) + unnamed)
         if self.charge is not None and self.charge <= 0:
             raise InvalidConfig(self.name, "no charge", expected="> 0", got=self.charge)
         if self.played not in PLAYED:
             raise InvalidConfig(
                 "learner.played", "unknown", expected=" | ".join(PLAYED), got=self.played
             )
+        if self.room and (self.pairs or isinstance(self.rule, ContextModel)):
+            raise InvalidConfig(
+                "room", "needs exact counts, of a stream without contexts",
+                expected='played = "header", and no context', got=f"room = {self.room}",
+            )  # fmt: skip
         if not 0 < self.forgetting <= 1:
             raise InvalidConfig(
                 "learner.forgetting", "out of range", expected="0 < … ≤ 1", got=self.forgetting
@@ -173,6 +189,7 @@ class PolicyLearner:
                 "charge": str(self.charge),
                 "played": self.played,
                 "forgetting": str(self.forgetting),
+                **({"room": self.room} if self.room else {}),
             },
             scale=self.sums_scale,
             played=self.played,
@@ -204,7 +221,7 @@ class PolicyLearner:
         rule, noise, pairs = self.rule, self.noise, self.pairs
         if isinstance(rule, ContextModel):
             return ReleasedTables(rule, noise, pairs)
-        return ReleasedSums(len(self.actions), rule, self.forgetting, noise, pairs)
+        return ReleasedSums(len(self.actions), rule, self.forgetting, noise, pairs, self.room)
 
     def checked(self, batch: Batch) -> Batch:
         """The batch. Values of `played` and `gain` may be content: they are never refused."""

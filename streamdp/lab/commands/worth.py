@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -18,6 +18,7 @@ from streamdp.cli.common import (
     OneStream,
     SingleBroker,
     chosen,
+    known_actions,
     load,
     opened,
     print_json,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from streamdp.ports import StreamTopics, Technology
     from streamdp.serve.history import KeyHistory, StreamReleases
     from streamdp.service.config import Configuration
+    from streamdp.service.config.streams import Stream
     from streamdp.service.config.tables import FeedbackTable
 
 _RULES = (
@@ -88,19 +90,22 @@ def worth(
 
     configuration = load(config)
     topics = chosen(configuration, stream)
-    contexts, actions = _table(configuration, topics.stream)
+    contexts = _fields(configuration, topics.stream)
     if (since is None) == bool(policy):
         expected = "the first block that the rules do not know of; 0 if they follow from none"
         refuse("--since", "needed with --policy, and only there", expected, str(since).lower())
+    technology, own = opened(configuration, single_broker), configuration.streams[topics.stream]
+    actions = list(wait_for(lambda: known_actions(technology, own)))
     asked = [(str(path), _read(path, contexts, actions)) for path in policy or ()]
-    technology = opened(configuration, single_broker)
     releases = wait_for(lambda: _releases(technology, topics, key))
     history = _newest(configuration, topics.stream, releases)
-    tables, policies = _tables(configuration, topics.stream, history, key)
+    tables, policies = _tables(own, history, key, named=len(actions))
     feedback = configuration.tables.streams[topics.stream].feedback
     assert feedback is not None, "looked at with the table"
     lift = history and history.since_names_stand()
-    said = lift.said(len(actions), float(feedback.most or 1)) if lift and not contexts else None
+    said, columns = None, len(own.actions) + own.table.room
+    if lift and not contexts:
+        said = lift.said(columns, float(feedback.most or 1), named=len(actions))
     single = () if said else actions
     rows = _rows(tables, forward(tables, policies, contexts), single, asked, since or 0)
     _tell(rows, tables, said, actions, feedback, as_json=as_json)
@@ -149,8 +154,8 @@ def _rows(
         yield Row(name, since, value_of(table, tables.since(since)))
 
 
-def _table(configuration: Configuration, stream: str) -> tuple[Contexts | None, list[str]]:
-    """The fields and actions of a feedback stream."""
+def _fields(configuration: Configuration, stream: str) -> Contexts | None:
+    """The fields of a feedback stream."""
     from streamdp.core.errors import InvalidConfig
 
     configured = configuration.streams[stream]
@@ -161,7 +166,7 @@ def _table(configuration: Configuration, stream: str) -> tuple[Contexts | None, 
             expected="a stream with observes = feedback",
             got="observes = losses",
         )
-    return configured.contexts, configured.actions
+    return configured.contexts
 
 
 async def _releases(technology: Technology, topics: StreamTopics, key: str) -> StreamReleases:
@@ -190,14 +195,16 @@ def _newest(
 
 
 def _tables(
-    configuration: Configuration, stream: str, history: KeyHistory | None, key: str
+    configured: Stream, history: KeyHistory | None, key: str, *, named: int
 ) -> tuple[BlockTables, dict[int, Floats]]:
-    """The released tables of a learner, and its policies by their first block."""
+    """The released tables of a learner, and its policies by their first block.
+
+    Of actions; columns that have no name yet, which come after those, are left out.
+    """
     from streamdp.core.errors import InvalidConfig
     from streamdp.core.kinds.feedback import PolicyLearner
 
-    configured = configuration.streams[stream]
-    learner, count = configured.learner, len(configured.actions)
+    learner, count = configured.learner, len(configured.actions) + configured.table.room
     assert isinstance(learner, PolicyLearner)
     kept = None if history is None else history.policies
     found = None if kept is None else kept.tables(len(learner.actions) // count, count)
@@ -208,7 +215,11 @@ def _tables(
             expected="published blocks of the configured epoch, at most 128",
             got="no such learner" if history is None else f"{history.blocks} blocks",
         )
-    return found
+    if named == count:
+        return found
+    tables, policies = found
+    fewer = replace(tables, gains=tables.gains[..., :named], shown=tables.shown[..., :named])
+    return fewer, {first: policy[:, :named] for first, policy in policies.items()}
 
 
 def _read(path: Path, contexts: Contexts | None, actions: list[str]) -> Floats:

@@ -11,6 +11,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Self
 
 from streamdp.core.errors import InvalidConfig
+from streamdp.core.events import SPARE
 from streamdp.core.evidence.contexts import MOST_ARMS, Contexts
 from streamdp.core.kinds.estimates import Estimate
 from streamdp.core.kinds.kind import Kind
@@ -20,7 +21,8 @@ from streamdp.core.randomness import Randomness, SeededRandomness, SystemRandomn
 from streamdp.ports import StreamTopics
 from streamdp.service.config.tables import LearnerTable, StreamTable, options_for, options_of
 from streamdp.wire.feedback import Feedback
-from streamdp.wire.formats import Format, configure
+from streamdp.wire.formats import Format, configure, renamed
+from streamdp.wire.revising import Configured
 
 if TYPE_CHECKING:
     from streamdp.service.spec import StreamSpec
@@ -76,6 +78,11 @@ class Stream:
         )
 
     @property
+    def configured(self) -> Configured:
+        """What a list of its actions goes by."""
+        return Configured(self.topics.stream, self.actions, self.table.epoch, self.table.room)
+
+    @property
     def shares(self) -> dict[str, Fraction]:
         """The charges on an event: for the action, and for each estimate."""
         return shares(self.learner, self.estimates)
@@ -98,6 +105,8 @@ class Stream:
         from streamdp.service.spec import StreamSpec
 
         table, format_ = self.table, self.format()
+        if table.room:
+            renamed(format_, self.actions)  # or it is refused
         spec = StreamSpec(
             topics=self.topics,
             learner=self.learner,
@@ -140,9 +149,10 @@ def _actions(table: StreamTable) -> list[str]:
             raise InvalidConfig(
                 "actions_file", "cannot be read", expected=expected, got=got
             ) from None
-    if len(names) > table.limits.most_actions:
-        expected = f"at most {table.limits.most_actions} (limits.most_actions)"
-        raise InvalidConfig("actions", "too many", expected=expected, got=len(names))
+    if len(names) + table.room > table.limits.most_actions:
+        expected = f"at most {table.limits.most_actions} with room (limits.most_actions)"
+        got = f"{len(names)}, and room for {table.room}"
+        raise InvalidConfig("actions", "too many", expected=expected, got=got)
     fallback = table.fallback_action
     if fallback is not None and fallback not in names:
         raise InvalidConfig(
@@ -154,6 +164,17 @@ def _actions(table: StreamTable) -> list[str]:
 def _learner(table: StreamTable, actions: list[str], contexts: Contexts | None) -> Kind:
     """A stream's learner: of its actions, or of its actions in each cell of its contexts."""
     options, observes = _options(table.learner), table.observes
+    if "room" in options:
+        expected = "`room` in the stream's own table"
+        raise InvalidConfig("learner.room", "not here", expected=expected, got=options["room"])
+    if table.room and (observes != "feedback" or contexts is not None):
+        raise InvalidConfig(
+            "room",
+            "only of streams that observe feedback, without contexts: here a new action is a new"
+            " epoch",
+            expected="0",
+            got=table.room,
+        )
     recipe = table.learner.recipe
     for other in OBSERVED.keys() - {observes}:
         if recipe in OBSERVED[other]:
@@ -168,6 +189,9 @@ def _learner(table: StreamTable, actions: list[str], contexts: Contexts | None) 
             raise InvalidConfig(
                 "context", "missing", expected=f"fields, for {CONTEXTS}", got="nothing"
             )
+        if table.room:
+            options |= {"room": str(table.room)}
+            actions = [*actions, *[SPARE] * table.room]
         return kind_of(options, actions=actions, observes=observes)
     if recipe not in (None, CONTEXTS) or "context" in options:
         raise InvalidConfig(

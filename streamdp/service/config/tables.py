@@ -307,6 +307,10 @@ class StreamTable(BaseModel):
     )
     actions: list[str] | None = Field(default=None, description="the actions' names, in order")
     actions_file: File | None = Field(default=None, description="or a file with one name a line")
+    room: Annotated[int, Field(ge=0), Number] = Field(
+        default=0,
+        description="how many actions may be added within an epoch, by `streamdp actions`",
+    )
     learner: LearnerTable = Field(description="the recipe and its options")
     estimates: list[EstimateTable] = Field(default=[], description="private estimates")
     format: Annotated[FormatTable, BeforeValidator(_as_table)] = Field(

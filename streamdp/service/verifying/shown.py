@@ -14,7 +14,7 @@ from hashlib import blake2b
 import numpy as np
 from msgspec import UNSET
 
-from streamdp.core.arrays import Table
+from streamdp.core.arrays import Ints, Table
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import Key
 from streamdp.service.verifying.terms import (
@@ -43,7 +43,8 @@ _RECORD = np.dtype(
         ("row", "i4"), ("code", "i1"), ("epoch", "i8"), ("born", "i8"), ("block", "i8"),
         ("choice", "i4"),  # the number of the action, or how many parts the policy has
         ("list", "i8"),  # the ordinal of the policy's list; 0 for none
-        ("names", "i4"), ("one", "u8"), ("two", "u8"),  # the policy's digest
+        ("names", "i4"), ("levels", "i4"),  # texts: the action's, or what the policy is of
+        ("one", "u8"), ("two", "u8"),  # the policy's digest
     ]
 )  # fmt: skip
 """What is compared of a record in the actions topic."""
@@ -78,12 +79,13 @@ class ShownLines:
         """Read records of the actions topic, before any line."""
         records, keys = list[tuple[int, ...]](), self._keys
         for line in lines:
-            prints, listed = (0, 0), 0
+            prints, listed, levels = (0, 0), 0, ""
             if isinstance(line, ActionLine):
                 choice, names = line.index, line.action
             else:
                 policy = from_base64(line.policy, "policy")
-                choice, names = len(policy) // _PART_BYTES, named_levels(line)
+                choice = len(policy) // _PART_BYTES
+                levels, names = named_levels(line)
                 prints = _fingerprint(policy)
                 listed = 0 if line.list_ordinal is UNSET else min(line.list_ordinal, LARGEST)
                 paused = () if line.paused is UNSET else tuple(line.paused)
@@ -91,7 +93,7 @@ class ShownLines:
             records.append((
                 keys.setdefault(key_bytes(line), len(keys)), CODES[line.kind], line.epoch,
                 line.born, line.block, choice, listed,
-                self._texts.setdefault(names, len(self._texts)), *prints,
+                *(self._texts.setdefault(of, len(self._texts)) for of in (names, levels)), *prints,
             ))  # fmt: skip
         self._records.append(np.array(records, _RECORD))
         if sum(map(len, self._records)) > self._room:
@@ -133,13 +135,9 @@ class ShownLines:
         new["unseen"][there] = False
         policies = (shown["one"] > 0) | (shown["two"] > 0)
         self._policies(of[policies], new[there[policies]], shown[policies])
-        number = np.where(policies, -1, shown["choice"])
-        texts = list(self._texts)
-        named = (of["epoch"].tolist(), number.tolist(), shown["names"].tolist())
-        for epoch, index, name in dict.fromkeys(zip(*named, strict=True)):
-            for wrong in self._terms.named_so(epoch, index, texts[name]):
-                same_name = (of["epoch"] == epoch) & (number == index) & (shown["names"] == name)
-                self._terms.report(of, same_name, "block {block}: {fault}", fault=wrong)
+        number = np.where(policies, -2 - shown["list"], shown["choice"])
+        self._named(of, number, shown["names"])
+        self._named(of[policies], np.full(int(policies.sum()), -1), shown["levels"][policies])
         wrongs = ~policies & (shown["choice"] != new["said"][there])
         self._terms.report(
             of,
@@ -150,6 +148,15 @@ class ShownLines:
         )
         self.compared.actions += int((~policies & ~wrongs).sum())
         return new
+
+    def _named(self, batch: Table, numbers: Ints, names: Ints) -> None:
+        """Check that what lines name is called so in all of an epoch."""
+        texts = list(self._texts)
+        named = (batch["epoch"].tolist(), numbers.tolist(), names.tolist())
+        for epoch, index, name in dict.fromkeys(zip(*named, strict=True)):
+            for wrong in self._terms.named_so(epoch, index, texts[name]):
+                same = (batch["epoch"] == epoch) & (numbers == index) & (names == name)
+                self._terms.report(batch, same, "block {block}: {fault}", fault=wrong)
 
     def _policies(self, batch: Table, new: Table, shown: Table) -> None:
         """Compute the policies that were published."""

@@ -99,7 +99,7 @@ class Succession:
         if method.learner is not None:
             actions = method.actions_of("history", len(carried.history or b"") // 8)
         expected, sure = self._expected(line, before, actions)
-        known = before.known(actions or 2)
+        known = before.known(max(actions or 0, before.learners.method.few))
         name = None if known is None else self.names.get((carried.after.epoch, known.action))
         if isinstance(line.action, str) and name not in (None, line.action):
             yield f"action {line.action!r} carried over where {name!r} was in force"
@@ -127,8 +127,9 @@ class Succession:
         marks = [mark for at, mark in self._marks if at > epoch]
         size = before.learners.actions or max(
             (old + count for mark in marks[:1] for _, old, count in mark.kept),
-            default=actions or 2,
+            default=actions or 0,
         )
+        size = max(size, before.learners.method.few)
         known = before.known(size)
         if known is None:
             return None, False

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from streamdp.core.arrays import Bools, Ints, Table
 from streamdp.core.calibration import permute_and_flip_charge
 from streamdp.core.errors import InvalidConfig, StateMismatch
-from streamdp.core.events import ACTION, OPENING, SUMS, Key
+from streamdp.core.events import ACTION, OPENING, SPARE, SUMS, Key
 from streamdp.core.kinds.estimates import ESTIMATES, estimate
 from streamdp.core.kinds.kind import BlockRelease
 from streamdp.core.releases import Identity, Release
@@ -26,7 +26,7 @@ from streamdp.core.selection import Smallest
 from streamdp.ports import StreamTopics
 from streamdp.service.verifying.charged import ChargeNumbers
 from streamdp.wire.lines import ENDS_BLOCK, CarriedOver, Charge, LedgerLine, TakenList
-from streamdp.wire.published import CARRIED, decode_ledger, named_levels
+from streamdp.wire.published import CARRIED, decode_ledger, named_levels, written
 from streamdp.wire.retracing import Learners, Method, released_with
 
 if TYPE_CHECKING:
@@ -235,7 +235,8 @@ class Terms:
         faults = [*self.of_place(line), *self.of_epoch(line)]
         ours = configured is not None and configured.digest == line.digest
         if configured is not None and ours and (line.epoch, -1) not in self.names:
-            for at, name in (*enumerate(configured.actions), (-1, configured.levels)):
+            named = [(at, of) for at, of in enumerate(configured.actions) if of != SPARE]
+            for at, name in (*named, (-1, configured.levels[0]), (-2, configured.levels[1])):
                 faults += self.named_so(line.epoch, at, name)
         noise = [number for number in (line.rate, line.scale) if number is not UNSET]
         if (size := max(map(len, (line.epsilon, line.delta, *noise)))) > LONGEST:
@@ -273,7 +274,14 @@ class Terms:
         if line.next_offset < (first := max(taken[-1].position, first)):
             yield f"list {line.list_ordinal} holds from {line.next_offset}, expected ≥ {first}"
         for index, name in enumerate(line.actions):
-            yield from self.named_so(line.epoch, index, name)
+            if name != SPARE:
+                yield from self.named_so(line.epoch, index, name)
+            elif (line.epoch, index) in self.names:
+                was = self.names[line.epoch, index][:_SHOWN]
+                yield f"list {line.list_ordinal} takes column {index} from {was}"
+        if SPARE in line.actions and any(line.actions[line.actions.index(SPARE) :]):
+            yield f"list {line.list_ordinal} names a column behind a spare one"
+        self.names.setdefault((line.epoch, -2 - line.list_ordinal), written(line.actions))
         if unknown := sorted(set(line.paused) - set(line.actions)):
             yield f"list {line.list_ordinal} pauses {unknown[0][:_SHOWN]}, which it does not have"
         paused = tuple(line.without_part())
@@ -298,7 +306,11 @@ class Terms:
         return next(((of.allowed, of.paused) for of in lists if of.ordinal == ordinal), (None, ()))
 
     def named_so(self, epoch: int, index: int, name: str) -> Iterator[str]:
-        """Check that an action, or what policies belong to (-1), has one name in an epoch."""
+        """Check that something has one name in an epoch.
+
+        It is an action; or levels and `played` of policies (-1); or all actions that they name
+        under a list (-2 minus its ordinal).
+        """
         known = self.names.setdefault((epoch, index), name)
         if name != known:
             what = "policies are" if index < 0 else f"action {index} is"
@@ -348,7 +360,7 @@ def _counts(line: Charge, method: Method) -> Iterator[str]:
     """Check that a line says how it counts, in terms that this version knows."""
     if line.kind not in (OPENING, *ENDS_BLOCK):
         return
-    kind = method.kind(2)
+    kind = method.kind(method.few)
     if kind is not None:
         if line.kind != OPENING:
             yield from released_with(kind, line)

@@ -18,6 +18,7 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.wire.lines import (
     ACTION_SCHEMA,
     LEDGER_SCHEMA,
+    ROOM_SCHEMA,
     ActionLine,
     Assembled,
     LedgerLine,
@@ -45,8 +46,8 @@ _VERSIONS = {
     "request": 1,
     "outcome": 1,
     "action": ACTION_SCHEMA,
-    "policy": ACTION_SCHEMA,
-    "list": ACTION_SCHEMA,
+    "policy": ROOM_SCHEMA,
+    "list": ROOM_SCHEMA,
     "ledger": LEDGER_SCHEMA,
     "assembly": LEDGER_SCHEMA,
 }

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
-from typing import ParamSpec
+from functools import wraps
+from typing import Any, ParamSpec
 
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.errors import InvalidConfig
@@ -20,8 +22,35 @@ P = ParamSpec("P")
 
 
 def feedback_recipe(function: Callable[P, PolicyLearner]) -> Callable[P, PolicyLearner]:
-    """Register a recipe under its function's name, and write its options on what it makes."""
-    return registered(FEEDBACK_RECIPES, function)
+    """Register a recipe under its function's name, and write its options on what it makes.
+
+    Each has one more option, `room`: the last so many of `actions` are spare columns. What follows
+    from the number of actions follows from that of the others.
+    """
+    registered(FEEDBACK_RECIPES, function)
+    made: Callable[..., PolicyLearner] = FEEDBACK_RECIPES.made[function.__name__]
+
+    @wraps(function)
+    def roomy(*args: P.args, **kwargs: P.kwargs) -> PolicyLearner:
+        options: dict[str, Any] = {**kwargs}
+        room, columns = options.pop("room", 0), options.get("actions", ())
+        if room in (0, "0") or args or not isinstance(columns, list | tuple):
+            return made(*args, **options)
+        if not str(room).isdecimal() or not 0 < int(room) <= len(columns):
+            got = f"{room} of {len(columns)} columns"
+            raise InvalidConfig("learner.room", "no number of columns", expected="≥ 0", got=got)
+        spare = int(room)
+        options["actions"] = columns[:-spare]
+        learner = made(**options)
+        return replace(
+            learner,
+            actions=(*learner.actions, *columns[-spare:]),
+            room=spare,
+            options=(*learner.options, ("room", str(spare))),
+        )
+
+    FEEDBACK_RECIPES[function.__name__] = roomy
+    return roomy
 
 
 def feedback_learner_of(config: Mapping[str, str], *, actions: Sequence[str]) -> PolicyLearner:
