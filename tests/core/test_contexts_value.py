@@ -31,7 +31,7 @@ from tests.support.calling import Streamdp
 from tests.support.histories import nothing_known
 from tests.support.publishing import Reader, Topic, charge
 
-RUNS = 300
+RUNS = 200
 SHAPE = (4, 3)
 TWO = Contexts.read({"f1": ["1", "2", "3"], "f2": ["1", "2"]})
 

@@ -61,7 +61,7 @@ def mutant(said: str, *, layer: str = "exact", **options: str) -> Callable[[Patc
     """Register a broken variant, the learner that it breaks, and what the audit says of it."""
 
     def registered(patch: Patch) -> Patch:
-        MUTANTS[patch.__name__] = Mutant(patch, made(**options), said, layer, longest=256)
+        MUTANTS[patch.__name__] = Mutant(patch, made(**options), said, layer)
         return patch
 
     return registered
