@@ -78,9 +78,17 @@ class PartitionReader:
             return
         self.consumer.assign([place])
         self.consumer.seek(place, start)
-        moved, position = asyncio.get_running_loop().time(), start
+        async for records in self.arriving(place, start, stop):
+            yield records
+
+    async def arriving(
+        self, place: TopicPartition, position: int, stop: int | None
+    ) -> AsyncIterator[Sequence[ConsumerRecord]]:
+        """The same from where the consumer is."""
+        moved = asyncio.get_running_loop().time()
         while stop is None or position < stop:
-            some = await self.consumer.getmany(place, timeout_ms=_WAIT_MS, max_records=BATCH)
+            most = BATCH if stop is None else min(BATCH, stop - position)
+            some = await self.consumer.getmany(place, timeout_ms=_WAIT_MS, max_records=most)
             records = some.get(place, [])
             if stop is not None and records and records[-1].offset >= stop:
                 records = [record for record in records if record.offset < stop]
@@ -95,8 +103,8 @@ class PartitionReader:
                 raise TransportLost(
                     self.where,
                     f"reading {place.topic}/{place.partition} makes no progress",
-                    expected="stop" if stop is None else f"offset {stop}",
-                    got=f"offset {position} for {IDLE_SECONDS:g} s",
+                    expected=f"progress within {IDLE_SECONDS:g} s",
+                    got=f"none for {now - moved:.0f} s",
                 )
 
     async def input(

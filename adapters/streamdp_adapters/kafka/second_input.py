@@ -15,7 +15,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
@@ -24,20 +23,12 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import OffsetOutOfRangeError
 from aiokafka.structs import TopicPartition
 
-from streamdp.core.errors import TransportLost, beyond
+from streamdp.core.errors import beyond
 from streamdp.ports import Partition, Records, StreamTopics
-from streamdp_adapters.kafka import client_errors
+from streamdp_adapters.kafka import client_errors, reading
 from streamdp_adapters.kafka.internals import lean
 from streamdp_adapters.kafka.kept_consumer import KeptConsumer
-from streamdp_adapters.kafka.reading import (
-    BATCH,
-    FETCH_BYTES,
-    IDLE_SECONDS,
-    as_records,
-)
 from streamdp_adapters.kafka.settings import KafkaSettings
-
-_WAIT_MS = 20  # transaction markers move the position without a record that would end a wait
 
 
 class InputEnds:
@@ -85,7 +76,7 @@ class SecondInput:
         self._ends = ends
         self._place = TopicPartition(topics.second_input, partition.number)
         self._where = f"partition {partition}: second input {topics.second_input}"
-        new = partial(settings.consumer, max_partition_fetch_bytes=FETCH_BYTES)
+        new = partial(settings.consumer, max_partition_fetch_bytes=reading.FETCH_BYTES)
         self._kept = KeptConsumer(settings, new, self._prepare)
         self._at: int | None = None  # where the consumer is, if that is certain
         self.close = self._kept.close
@@ -119,11 +110,16 @@ class SecondInput:
         if self._at != start:
             consumer.seek(self._place, start)
         self._at = None  # until this read has come to its end
+        look = reading.PartitionReader(consumer, self._where)
         while start < stop:
             try:
-                async for records in self._batches(consumer, start, stop):
-                    yield records
-                    start = records.next_offset
+                async for records in look.arriving(self._place, start, stop):
+                    batch = reading.as_records(self._topics, self._partition, records, start=start)
+                    yield batch
+                    start = batch.next_offset
+                if start < stop:
+                    yield Records(self._partition, start, (), (), (), stop)
+                    start = stop
             except OffsetOutOfRangeError:
                 first = int((await consumer.beginning_offsets([self._place]))[self._place])
                 if first <= start:
@@ -133,29 +129,3 @@ class SecondInput:
                 start = first
                 consumer.seek(self._place, start)
         self._at = stop if await consumer.position(self._place) == stop else None
-
-    async def _batches(
-        self, consumer: AIOKafkaConsumer, start: int, stop: int
-    ) -> AsyncIterator[Records]:
-        clock = asyncio.get_running_loop().time
-        moved = clock()
-        while start < stop:
-            most = min(BATCH, stop - start)
-            batches = await consumer.getmany(self._place, timeout_ms=_WAIT_MS, max_records=most)
-            records = [record for record in batches.get(self._place, ()) if record.offset < stop]
-            position = min(stop, max(start, await consumer.position(self._place)))
-            if position > start:
-                batch = (
-                    as_records(self._topics, self._partition, records, start=start)
-                    if records
-                    else Records(self._partition, start, (), (), (), position)
-                )
-                yield replace(batch, next_offset=position)
-                start, moved = position, clock()
-            elif clock() - moved > IDLE_SECONDS:
-                raise TransportLost(
-                    self._where,
-                    "reading makes no progress",
-                    expected=f"progress within {IDLE_SECONDS:g} s",
-                    got=f"none for {clock() - moved:.0f} s",
-                )
