@@ -19,7 +19,7 @@ pytest_plugins = (
     "tests.support.left_out",
     "tests.support.untraced",
     "tests.support.calling",
-    "tests.support.few_requests",
+    "tests.support.short_blocks",
     "tests.support.lending",
     "tests.support.longest_first",
 )

@@ -13,6 +13,7 @@ from streamdp import cli
 from streamdp.core.learners import RECIPES, incumbent_leader, leader
 from streamdp.lab import audit
 from streamdp.lab.audit import verdict
+from streamdp.lab.commands import audit as command
 from tests.support.command_line import run_command
 from tests.support.feedback_mutants import CHOOSING
 
@@ -110,16 +111,16 @@ def test_is_a_papers_bandit_learner_audited_where_it_is_named() -> None:
         assert word in out
 
 
-@pytest.mark.usefixtures("few_requests")
 def test_a_broken_draw_from_a_policy_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """`choose` is part of what `streamdp audit` looks at."""
+    anew = command._flaws_of_choices.__wrapped__  # once for all commands, where nothing is broken
+    monkeypatch.setattr(command, "_flaws_of_choices", anew)
     CHOOSING["says_the_probability_as_if_play_were_uniform"][1](monkeypatch)
     code, out = run("audit", "--recipe", "policy_elimination", *QUICK, "--json")
     assert code == 1
     assert "a probability is said" in json.loads(out)[0]["failures"][0]
 
 
-@pytest.mark.usefixtures("few_requests")
 def test_a_recipe_with_contexts_is_audited_whole_and_in_parts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -135,7 +136,6 @@ def test_a_recipe_with_contexts_is_audited_whole_and_in_parts(
     assert [audit["actions"] for audit in found] == [4, 8, 4, 8]
 
 
-@pytest.mark.usefixtures("few_requests")
 def test_policies_are_audited_by_header_and_by_value() -> None:
     code, out = run("audit", "--recipe", "policy_elimination", *QUICK, "--json")
     assert code == 0, out

@@ -134,7 +134,7 @@ def clicks(path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("few_requests", "short_blocks")
+@pytest.mark.usefixtures("short_blocks")
 def test_one_file_and_one_line_make_a_learner(
     found: Callable[[Path], None], streamdp: Streamdp, tmp_path: Path
 ) -> None:

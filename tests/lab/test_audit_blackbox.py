@@ -379,7 +379,7 @@ LOOKED = ("--samples", "1000", "--black-box", "--runs", "300", "--json")
 
 
 @once
-@pytest.mark.usefixtures("few_requests", "short_blocks")
+@pytest.mark.usefixtures("short_blocks")
 def test_the_command_audits_a_configurations_feedback_streams(configured: Path) -> None:
     """As it is configured, three actions and rewards, through the real service on files."""
     code, out = run("audit", "--config", str(configured), *LOOKED)
@@ -391,7 +391,7 @@ def test_the_command_audits_a_configurations_feedback_streams(configured: Path) 
 
 
 @once
-@pytest.mark.usefixtures("few_requests", "short_blocks")
+@pytest.mark.usefixtures("short_blocks")
 def test_the_command_looks_at_recipes_from_outside_too() -> None:
     """With the fewest actions that are asked for, by header and by value."""
     asked = ("--recipe", "policy_elimination", "--epsilon", "1", "--actions", "2", "--actions", "3")
@@ -403,7 +403,7 @@ def test_the_command_looks_at_recipes_from_outside_too() -> None:
     assert sorted(looked) == [(2, True), (2, True), (3, False), (3, False)]
 
 
-@pytest.mark.usefixtures("few_requests", "short_blocks")
+@pytest.mark.usefixtures("short_blocks")
 def test_the_command_fails_for_a_feedback_service_that_proves_more(
     configured: Path, monkeypatch: Patch
 ) -> None:
@@ -430,7 +430,7 @@ feedback = { content = "reward", salt = "s" }
 """
 
 
-@pytest.mark.usefixtures("few_requests", "short_blocks")
+@pytest.mark.usefixtures("short_blocks")
 @pytest.mark.parametrize("name", ["keys_bits_with_four_bytes", "counts_a_lone_slot_tenfold"])
 def test_the_command_fails_for_what_only_the_engine_shows(
     name: str, configured: Path, monkeypatch: Patch

@@ -66,7 +66,9 @@ def audit(
         Path | None,
         typer.Option("--config", "-c", help="Instead: a configuration's feedback streams."),
     ] = None,
-    samples: Annotated[int, typer.Option(min=1000, help="Transcripts drawn for each.")] = 20_000,
+    samples: Annotated[
+        int, typer.Option(min=1000, help="Transcripts drawn for each, and requests for a policy.")
+    ] = 20_000,
     seed: Annotated[str, typer.Option(help="Seed of the sampled transcripts.")] = "audit",
     black_box: Annotated[
         bool,
@@ -181,16 +183,17 @@ def _audited(learner: Kind, samples: int, randomness: Randomness, memo: Memo) ->
     result = audit_kind(learner, samples=samples, randomness=randomness, memo=memo)
     if learner.evidence.answers == "action":
         return result
-    return replace(result, failures=(*result.failures, *_flaws_of_choices()))
+    return replace(result, failures=(*result.failures, *_flaws_of_choices(samples)))
 
 
 @lru_cache(maxsize=1)
-def _flaws_of_choices() -> tuple[str, ...]:
+def _flaws_of_choices(samples: int) -> tuple[str, ...]:
     """The faults of the client's `choose`, which every cache and the service use."""
     from streamdp.client import choosing
     from streamdp.lab.audit import flaws_of_choosing
 
-    return tuple(dict.fromkeys(flaws_of_choosing(partial(choosing.chosen_arm, salt="audit"))))
+    draw = partial(choosing.chosen_arm, salt="audit")
+    return tuple(dict.fromkeys(flaws_of_choosing(draw, samples=samples)))
 
 
 def _refuse_beside_config(**options: object) -> None:
