@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from math import sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import UNSET
 
@@ -35,7 +35,7 @@ from streamdp.core.evidence.policies import ReleasedSums, gains_and_counts
 from streamdp.core.evidence.released_tables import ReleasedTables
 from streamdp.core.kinds.estimates import ESTIMATES
 from streamdp.ports import Published
-from streamdp.serve.lift_history import LiftHistory
+from streamdp.serve.lift_history import LiftHistory, said
 from streamdp.serve.policy_history import MOST_BLOCKS, PolicyHistory
 from streamdp.wire.lines import ENDS_BLOCK, CarriedOver, Charge, TakenList
 from streamdp.wire.published import decode_ledger
@@ -149,6 +149,23 @@ class KeyHistory:
         ):
             self.lift.begin_with(before)
         return self.lift
+
+    def earned_beside(
+        self, cells: int, actions: int, *, most: float, named: int | None = None
+    ) -> dict[str, Any] | None:
+        """What was earned beside other shares of so many actions, in the rewards' unit.
+
+        Columns beyond the first `named` have no name yet.
+
+        None where nothing can be said: without exact counts, or any block. With contexts it is that
+        of this epoch alone.
+        """
+        lift, epoch, since = None, self.epoch, self.since_names_stand()
+        if cells > 1:
+            lift = None if self.policies is None else self.policies.lift(cells, actions)
+        elif since is not None:
+            lift, epoch = since.lift(), since.since_epoch
+        return None if lift is None or lift.actions != actions else said(lift, epoch, most, named)
 
 
 @dataclass(slots=True)

@@ -63,24 +63,6 @@ class LiftHistory:
         self._add_waiting()
         return self._lift
 
-    def said(self, actions: int, most: float, *, named: int | None = None) -> dict[str, Any] | None:
-        """What pages say of so many actions, in the rewards' unit; None: nothing.
-
-        Columns beyond the first `named` have no name yet.
-        """
-        lift = self.lift()
-        found = None if lift is None or lift.actions != actions else lift.earned()
-        if found is None:
-            return None
-        return {
-            "since_epoch": self.since_epoch,
-            "blocks": found.blocks,
-            "shows": found.shows,
-            "earned": asdict(found.reward.times(most)),
-            "alike": _said(found.alike, most),
-            "always": [_said(beside, most) for beside in found.always[:named]],
-        }
-
     def _add_waiting(self) -> None:
         if not self._waiting:
             return
@@ -92,6 +74,21 @@ class LiftHistory:
         all_of_them = np.ones(actions, dtype=np.bool_)
         might = np.stack([all_of_them if mask is None else mask for mask in allowed])
         self._lift.add(np.stack(gains), np.stack(shown), noise=self._noise, allowed=might)
+
+
+def said(lift: Lift, since_epoch: int, most: float, named: int | None) -> dict[str, Any] | None:
+    """What pages say of the first `named` columns, in the rewards' unit; None: nothing."""
+    found = lift.earned()
+    if found is None:
+        return None
+    return {
+        "since_epoch": since_epoch,
+        "blocks": found.blocks,
+        "shows": found.shows,
+        "earned": asdict(found.reward.times(most)),
+        "alike": _said(found.alike, most),
+        "always": [_said(beside, most) for beside in found.always[:named]],
+    }
 
 
 def _said(beside: Beside | None, most: float) -> dict[str, Any] | None:

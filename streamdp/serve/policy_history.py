@@ -19,6 +19,7 @@ from streamdp.core.arrays import Bools, Floats, Ints
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.evidence.block_tables import BlockTables
 from streamdp.core.evidence.evidence import PublicRow
+from streamdp.core.evidence.lift import Lift
 from streamdp.core.evidence.policies import ReleasedSums, gains_and_counts
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.evidence.policy_rule import CARRIED_PER_ARM
@@ -53,6 +54,7 @@ class PolicyHistory:
         "_released",
         "_slots",
         "by_field",
+        "lifted",
         "newest",
         "open_until",
         "released_by",
@@ -69,6 +71,7 @@ class PolicyHistory:
         self.released_by: list[int] = []  # of contexts: the number of each block's table
         self.open_until = opening.stop  # the slot at which the block ends that is open
         self.by_field: tuple[int, object] = (0, None)  # of contexts, after so many blocks
+        self.lifted: tuple[int, Lift | None] = (0, None)  # of contexts, after so many blocks
         self.newest: PublicRow | None = None  # what the newest policy of `points` follows from
 
     def add(self, line: Charge, released: Ints | None, allowed: Bools | None = None) -> None:
@@ -145,6 +148,16 @@ class PolicyHistory:
             if point.blocks < len(released)
         }
         return found, policies
+
+    def lift(self, cells: int, actions: int) -> Lift | None:
+        """What was earned beside other shares, with contexts; None: cannot be said."""
+        found = self.tables(cells, actions)
+        if found is None or found[0].noise.on_counts:
+            return None
+        tables, _ = found
+        if self.lifted[0] != tables.blocks:
+            self.lifted = tables.blocks, Lift.of_tables(tables, self._allowed[: tables.blocks])
+        return self.lifted[1]
 
     def _points(self, actions: int, released: Sequence[bytes]) -> list[PolicyPoint]:
         learners = Learners(Method.of(self._opening), actions=actions)

@@ -250,13 +250,10 @@ def _learner(
     }
 
 
-def _lift(about: About, history: KeyHistory, actions: int, *, named: int) -> dict[str, Any] | None:
-    """What was earned beside other shares, in rewards (1 − loss); None where nothing can be said.
-
-    That is where counts are noisy, and with contexts, whose `worth` says what rules would earn.
-    """
-    lift = history.since_names_stand()
-    return None if lift is None else lift.said(actions, about.largest, named=named)
+def _lift(about: About, history: KeyHistory, arms: int, *, named: int) -> dict[str, Any] | None:
+    """What was earned beside other shares, in rewards (1 − loss); None: nothing can be said."""
+    cells = 1 if about.contexts is None else about.contexts.cells
+    return history.earned_beside(cells, arms // cells, most=about.largest, named=named)
 
 
 def _overall(shares: Sequence[float], weights: Floats | None) -> Sequence[float]:

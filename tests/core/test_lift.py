@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from streamdp.core.arrays import Floats
+from streamdp.core.evidence.block_tables import BlockTables, Coarse
 from streamdp.core.evidence.lift import Earned, Lift
+from streamdp.core.evidence.policy_posterior import NoiseVariance
 from tests.support.lift_logs import Setting, logs, told
 
 RUNS = 120
@@ -112,6 +114,32 @@ def test_what_may_not_be_shown_has_no_share() -> None:
     assert found.alike.reward.mean == pytest.approx(0.15)
     assert found.alike.more.mean == pytest.approx(10 * 0.85 / 8010)
     assert found.always[2] is None
+
+
+def test_with_contexts_entries_are_blocks_where_policies_were_alike() -> None:
+    """Blocks of all cells, of both together, and of both together where policies differed."""
+    shown = np.array([[[900.0, 300.0], [300.0, 900.0]]] * 3)
+    rates = np.array([[0.4, 0.2], [0.1, 0.3]])
+    coarse = Coarse(
+        (np.array([0, 0]), np.array([0, 1])), np.array([1, 0, 0]),
+        np.array([[np.inf, 0.0], [0.005, np.inf], [0.02, np.inf]]),
+    )  # fmt: skip
+    tables = BlockTables(shown * (rates - 0.5), shown, NoiseVariance(2.0), coarse)
+    found = Lift.of_tables(tables, [None] * 3).earned()
+    assert found is not None
+    assert found.alike is not None
+    assert (found.blocks, found.shows, found.alike.blocks, found.alike.shows) == (3, 7200, 2, 4800)
+    mixed = (0.4 * 900 + 0.1 * 300 + 0.2 * 300 + 0.3 * 900) / 2400
+    assert found.alike.reward.mean == pytest.approx((0.25 + mixed) / 2)
+    one = Lift.of_tables(tables, [None, np.array([True, False]), None]).earned()
+    assert one is not None
+    assert one.always[1] is not None
+    assert one.always[1].shows == 2400
+    plain = BlockTables(tables.gains[:, :1], shown[:, :1], NoiseVariance(2.0))
+    each = Lift.of_tables(plain, [None] * 3).earned()
+    assert each is not None
+    assert each.alike is not None
+    assert each.alike.reward.mean == pytest.approx(0.3)
 
 
 def test_blocks_of_several_lifts_are_blocks_of_one() -> None:

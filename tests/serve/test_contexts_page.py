@@ -126,6 +126,13 @@ def test_the_history_says_which_field_matters(played: str, interactions: str) ->
     assert [device["name"], country["name"]] == ["device", "country"]
     worth = learner["contexts"]["worth"]
     assert (worth is None) == (played == "value")
+    assert (learner["lift"] is None) == (played == "value")
+    if learner["lift"] is not None:  # all alike, in the mixture of cells that occur
+        alike = float((np.outer([0.6, 0.4, 0], [0.5, 0.3, 0.2, 0]).ravel() @ rewards()).mean())
+        beside = learner["lift"]["alike"]  # None: no block of them all whose policy was alike
+        assert interactions == "none" or beside["low"] < alike < beside["high"]
+        assert learner["lift"]["shows"] == learner["slots"]
+        assert learner["lift"]["since_epoch"] == learner["epoch"]
     table = learner["contexts"]["table"]
     fields = [of["fields"] for of in table["so_far"]]
     assert fields[:2] == [[], ["device"]]

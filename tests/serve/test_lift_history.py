@@ -98,10 +98,8 @@ def test_the_same_learner_goes_on_when_its_key_comes_back() -> None:
     assert history.carried
     found = blocks_of(store, b"fr", (1,)).earned()
     assert found is not None
-    lift = history.since_names_stand()
-    assert lift is not None
-    assert (lift.said(3, 1) or {})["blocks"] == found.blocks
-    assert lift.said(4, 1) is None
+    assert (history.earned_beside(1, 3, most=1) or {})["blocks"] == found.blocks
+    assert history.earned_beside(1, 4, most=1) is None
 
 
 def test_a_learner_that_is_not_known_from_its_beginning_says_its_own() -> None:

@@ -108,7 +108,7 @@ def told(of: Logs, run: int) -> Iterator[Told]:
     assert found is not None
     for name, each in (("alike", [(count, found.alike)]), ("one", [*enumerate(found.always)])):
         there = [(at, beside) for at, beside in each if beside is not None]
-        right = [_true(true, at, beside.shows) for at, beside in there]
+        right = [true_of(true, at, beside.shows) for at, beside in there]
         share = float(np.mean([beside.shows for _, beside in there] or [0])) / found.shows
         yield Told(name, [of.reward for _, of in there], [mean for mean, _ in right], share)
         yield Told(
@@ -116,7 +116,7 @@ def told(of: Logs, run: int) -> Iterator[Told]:
         )
 
 
-def _true(of: Lift, at: int, shows: int) -> tuple[float, float]:
+def true_of(of: Lift, at: int, shows: int) -> tuple[float, float]:
     """What is true of the set of blocks that has so many shows: the mean, and what is more."""
     sets = np.cumsum([sums[at] for _, sums in sorted(of._classes.items())], axis=0)
     _, count, earned, would, *_ = next(each for each in sets if round(each[1]) == shows)

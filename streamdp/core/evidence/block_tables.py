@@ -127,6 +127,14 @@ class BlockTables:
             np.zeros(self.blocks),
         )
 
+    def each(self) -> Iterator[Level]:
+        """Each block alone, by the table that it released."""
+        levels, released = self._coarse()
+        far = np.zeros((self.blocks, len(levels))) if self.coarse is None else self.coarse.apart
+        for block, number in enumerate(released.tolist()):
+            draws = self._entries() / (int(levels[number].max()) + 1)
+            yield self._added_up(levels[number], np.array([block]), draws, far[:, number])
+
     def levels(self, policy: Floats) -> Iterator[tuple[Level, float]]:
         """Each level at which the policy is nearly alike, and a block is used; by how much."""
         for number, of_cells in enumerate(self._coarse()[0]):

@@ -31,12 +31,16 @@ more, the luckier it was: what is said only where it is narrow would be too larg
 it would be if means were cut off at 0, below which noise may take them.) More shows of all actions
 narrow it, by a larger `floor` or in a second stream (docs/feedback.md).
 
-Counts have to be exact: with noisy ones S/n would be biased, block by block. For contexts
-`context_value` has what rules earn more than what was shown.
+*With contexts* (`Lift.of_tables`) each entry of a block's table is a block by itself. What was
+shown there is a sample of all the entry's events, if the policy was alike in its cells; if it was
+not (`_ALIKE`), the block says nothing of other shares.
+
+Counts have to be exact: with noisy ones S/n would be biased, block by block.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import sqrt
 from statistics import NormalDist
@@ -45,10 +49,12 @@ from typing import NamedTuple
 import numpy as np
 
 from streamdp.core.arrays import Bools, Floats
+from streamdp.core.evidence.block_tables import BlockTables
 from streamdp.core.evidence.context_value import MISSES, RewardInterval, tails
 
 _WIDER = 1.5  # the most that an interval is widened by blocks that it could do without
 _OCTAVES = 3  # of noise, in a class of blocks
+_ALIKE = 0.01  # by this part a policy may differ in the cells of an entry: so may a mean, at most
 
 
 class Beside(NamedTuple):
@@ -85,17 +91,35 @@ class Lift:
     _classes: dict[int, Floats] = field(default_factory=dict, repr=False)  # (K + 1) × 8 numbers
     _all: Floats = field(default_factory=lambda: np.zeros(4), repr=False)
 
+    @classmethod
+    def of_tables(cls, tables: BlockTables, allowed: Sequence[Bools | None]) -> Lift:
+        """That of blocks with contexts and exact counts, and of what each might show."""
+        lift = cls(tables.shown.shape[2])
+        for of, mask in zip(tables.each(), allowed, strict=True):
+            might = np.ones(lift.actions, dtype=np.bool_) if mask is None else mask
+            might = np.tile(might & (of.apart[0] <= _ALIKE), (of.shown.shape[1], 1))
+            lift.add(
+                of.gains[0], of.shown[0], noise=of.noise.on_sums, allowed=might, parts=len(might)
+            )
+        return lift
+
     def add(
-        self, gains: Floats, shown: Floats, *, noise: float, allowed: Bools | None = None
+        self,
+        gains: Floats,
+        shown: Floats,
+        *,
+        noise: float,
+        allowed: Bools | None = None,
+        parts: int = 1,
     ) -> None:
         """Add blocks of gains (rewards less 1/2) and shows, B × K, and what they might show.
 
-        `noise` is its variance in each of the gains.
+        `noise` is its variance in each of the gains. With `parts` so many rows are a block.
         """
         might = np.ones(shown.shape, dtype=np.bool_) if allowed is None else allowed
         shows, rewards = shown.sum(axis=1, keepdims=True), gains + shown / 2
         earned, known = rewards.sum(axis=1, keepdims=True), np.maximum(shown, 1.0)
-        self._all += [len(shown), shows.sum(), earned.sum(), noise * shown.size]
+        self._all += [len(shown) / parts, shows.sum(), earned.sum(), noise * shown.size]
         told = might & (shown > 0)
         counts = np.column_stack([told, (told | ~might).all(axis=1) & told.any(axis=1)])
         one = shows / known  # what each reward of an action counts in place of all shows
@@ -106,7 +130,7 @@ class Lift:
 
         numbers = np.stack(
             [
-                np.ones(counts.shape),
+                np.full(counts.shape, 1 / parts),
                 np.broadcast_to(shows, counts.shape),
                 np.broadcast_to(earned, counts.shape),
                 each(one * rewards, alike * rewards),
@@ -140,7 +164,7 @@ class Lift:
             self._beside(at, _variance(level.mean), among=1 if at == self.actions else self.actions)
             for at in range(self.actions + 1)
         )
-        return Earned(level, int(blocks), int(shows), alike, tuple(always))
+        return Earned(level, round(blocks), int(shows), alike, tuple(always))
 
     def _beside(self, at: int, variance: float, *, among: int) -> Beside | None:
         """The largest set of blocks whose interval is not much wider than the narrowest one."""
@@ -157,7 +181,7 @@ class Lift:
         more, variance = (earned - would) / shows, max(variance, _variance(reward.mean))
         wide = reach * sqrt(variance * p_more + tails(among, reach) * q_more) / shows
         low, high = max(more - wide, -1.0), min(more + wide, 1.0)
-        return Beside(reward, RewardInterval(more, low, high), int(blocks), int(shows))
+        return Beside(reward, RewardInterval(more, low, high), round(blocks), int(shows))
 
 
 def _variance(mean: float) -> float:

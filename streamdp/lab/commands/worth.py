@@ -77,8 +77,9 @@ def worth(
     once, and so do those of the best actions. Each line is about the blocks whose tables, fine or
     coarse, say something of its policy.
 
-    Without contexts all actions alike, and always one of them, come first: in the shows that say
-    something of it, whatever changed meanwhile, over all epochs that have the same actions.
+    Where counts are exact all actions alike come first, and without contexts always one of them: in
+    the shows that say something of it, whatever changed meanwhile. Without contexts that is over
+    all epochs that have the same actions.
 
     A rule looks better than it is on the blocks that it was chosen by. So the policy and the best
     actions (for everybody, of each level of a field, of each combination) of the first half of all
@@ -102,11 +103,11 @@ def worth(
     tables, policies = _tables(own, history, key, named=len(actions))
     feedback = configuration.tables.streams[topics.stream].feedback
     assert feedback is not None, "looked at with the table"
-    lift = history and history.since_names_stand()
-    said, columns = None, len(own.actions) + own.table.room
-    if lift and not contexts:
-        said = lift.said(columns, float(feedback.most or 1), named=len(actions))
-    single = () if said else actions
+    assert history is not None, "it has tables"
+    most, cells = float(feedback.most or 1), tables.shown.shape[1]
+    columns = len(own.actions) + own.table.room
+    said = history.earned_beside(cells, columns, most=most, named=len(actions))
+    single = actions if contexts or not said else ()
     rows = _rows(tables, forward(tables, policies, contexts), single, asked, since or 0)
     _tell(rows, tables, said, actions, feedback, as_json=as_json)
 
@@ -324,7 +325,8 @@ def _tell(
     if said:
         typer.echo(f"{called:<26}{'more than was shown':<30}{'by shows':<12}")
         typer.echo(_beside(said["alike"]) + "all actions alike")
-        for name, beside in zip(actions, said["always"], strict=True):
+        always = said["always"] if tables.shown.shape[1] == 1 else ()  # else below, for everybody
+        for name, beside in zip(actions, always, strict=False):
             typer.echo(f"{_beside(beside)}always {word(name)}")
     typer.echo(f"{called:<26}{'more than was shown':<30}{'by blocks':<12}")
     unknown = False
