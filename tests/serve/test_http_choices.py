@@ -20,10 +20,11 @@ from streamdp.client.choosing import choose
 from streamdp.client.requests import Request, request_record
 from streamdp.client.table import Table
 from streamdp.core.errors import InvalidConfig
+from streamdp.core.events import SPARE
 from streamdp.core.evidence.policies import ReleasedSums
 from streamdp.core.evidence.policy import uniform_policy
 from streamdp.core.grid import UNIT
-from streamdp.core.learners.feedback import FEEDBACK_RECIPES
+from streamdp.core.learners.feedback import FEEDBACK_RECIPES, feedback_learner_of
 from streamdp.ports import Key
 from streamdp.serve.about import About
 from streamdp.serve.app import description
@@ -248,6 +249,24 @@ def test_do_the_pages_say_what_is_paused() -> None:
     expected = [share / sum(rest) for share in rest]
     assert paused.json["policy"] == pytest.approx(expected, abs=1e-6)
     assert sum(paused.json["policy"]) == 1
+
+
+def test_do_the_pages_say_what_is_new_and_what_has_left() -> None:
+    """Names by their columns, and what readers draw a new one by before a policy names it."""
+    names, left = CLICKS.learner.actions, CLICKS.learner.actions[0]
+    roomy = replace(CLICKS, learner=feedback_learner_of(
+        {"epsilon": "1", "room": "2"}, actions=[*names, SPARE, SPARE]
+    ))  # fmt: skip
+    lists = Topic([list_record(3, actions=[*names, "new"], epoch=CLICKS.epoch, removed=[left])])
+    paths = "/v1/status", "/v1/streams/home/keys/fr/history"
+    status, key = asked(*paths, about=roomy, lists=lists)
+    (stream,) = status.json["streams"]
+    assert stream["actions"] == [*names, "new"]
+    assert (stream["list"]["paused"], stream["list"]["removed"]) == ([], [left])
+    assert stream["list"]["added"] == ["new"]
+    assert key.json["policy"][0] == 0
+    assert key.json["policy"][-1] == pytest.approx(1 / len(names), abs=1e-6)
+    assert sum(key.json["policy"]) == 1
 
 
 def test_are_rewards_with_a_largest_one_in_their_unit() -> None:

@@ -37,6 +37,22 @@ def test_what_is_configured_is_what_runs(tmp_path: Path) -> None:
     assert (names.actions, names.salt) == (("a", "b", "c"), "pepper")
 
 
+def test_room_is_spare_columns_behind_the_configured_names(tmp_path: Path) -> None:
+    """Readers, formats and messages know the names alone."""
+    configuration = shop(tmp_path)
+    text = FEEDBACK_SHOP.replace('observes = "feedback"', 'observes = "feedback"\nroom = 2')
+    roomy = read(tmp_path, text=text)
+    spec, narrow = roomy.spec("clicks"), configuration.spec("clicks")
+    assert (spec.actions, spec.names, spec.room) == ((*ACTIONS, "", ""), ACTIONS, 2)
+    assert (narrow.actions, narrow.room) == (ACTIONS, 0)
+    assert spec.format.actions == ACTIONS
+    assert spec.digest != narrow.digest
+    about = about_of(roomy, "clicks")
+    assert about.source.names is not None
+    assert (about.source.names.actions, about.configured.room) == (ACTIONS, 2)
+    assert roomy.streams["clicks"].configured == about.configured._replace(actions=[*ACTIONS])
+
+
 @pytest.mark.parametrize(
     ("instead", "more", "complaint"),
     [
@@ -59,6 +75,12 @@ def test_what_is_configured_is_what_runs(tmp_path: Path) -> None:
         (("", ""), '[[streams.clicks.estimates]]\nname = "mean_loss"\nepsilon = "1/4"\n'
          "min_length = 8\n", "estimates: not on a feedback stream"),
         (("epsilon = \"1/2\"", "epsilon = \"2\""), "", "may charge a record more"),
+        (('[streams.clicks.learner]', '[streams.clicks.learner]\nroom = "2"'), "",
+         "learner.room: not here"),
+        (('observes = "feedback"', 'observes = "feedback"\nroom = 10000'), "",
+         "too many; expected at most 10000 with room .*, got 3, and room for 10000"),
+        (('observes = "feedback"', 'observes = "feedback"\nroom = 2'),
+         '[streams.clicks.context]\ndevice = ["phone"]\n', "room: only of streams .* without cont"),
         (('epsilon = "1/2"', 'epsilon = "1/2"\nplayed = "value"'),
          '[streams.clicks.format]\nname = "float32"\n', "one number and no action"),
     ],
