@@ -236,15 +236,15 @@ def lived_through(
     return seen
 
 
-def test_in_each_cell_it_is_as_if_there_were_no_other_actions() -> None:
-    """Tables too. While the other has nothing to tell: equal bits."""
+def test_in_each_cell_chances_are_those_of_the_allowed_actions_among_themselves() -> None:
+    """None that is paused has any; while nothing is known the others have equal ones."""
     allowed = np.array([True, False, True])
     shows, rewards = np.array([90, 0, 60, 80, 0, 70]), np.array([0.4, 0, 0.1, 0.1, 0, 0.4])
-    three = lived_through(in_contexts(), shows, rewards, *[allowed] * 6)
-    few = np.tile(allowed, FIELDS.cells)
-    two = lived_through(in_contexts(["a", "c"]), shows[few], rewards[few], *[None] * 6)
-    assert [(table, np.delete(policy, 1, axis=1).tolist()) for table, policy in three] == two
-    assert len({table for table, _ in two}) > 1
+    row = PublicRow.opened(in_contexts().evidence, NOTHING)
+    assert row.in_force(4, allowed).tolist() == [PARTS // 2, 0, PARTS // 2] * FIELDS.cells
+    policies = [of for _, of in lived_through(in_contexts(), shows, rewards, *[allowed] * 6)]
+    assert all(parts[1] == 0 < min(parts[0], parts[2]) for of in policies for parts in of)
+    assert policies[-1][0][0] > 0.9 * PARTS < policies[-1][1][2]
 
 
 def test_beside_a_paused_action_that_is_the_best_the_others_are_still_told_apart() -> None:

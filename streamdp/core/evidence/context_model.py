@@ -49,9 +49,9 @@ which adds one number after the other.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property, lru_cache
+from functools import cached_property
 from math import prod
 from typing import ClassVar
 
@@ -243,17 +243,14 @@ class ContextModel:
     ) -> Ints:
         """The table of each row's next block, which shows arms as often as `shown` says.
 
-        By the likeliest hypothesis. While nothing is known: all cells together. By the allowed
-        actions alone: it does not matter how good the others are, and beside one of them that is
-        the best for certain no other would matter.
+        By the likeliest hypothesis. While nothing is known: all cells together. Only actions that
+        are allowed matter: beside one that is paused, and the best for certain, no other would.
         """
-        of = self
-        if allowed is not None:
-            of, state = self.among(allowed, state)
-            shown = shown[:, np.tile(allowed, self.arms // self.actions)]
-        return np.asarray(of.prospects(state, shown, noise).argmax(axis=0))
+        return np.asarray(self.prospects(state, shown, noise, allowed).argmax(axis=0))
 
-    def prospects(self, state: Floats, shown: Floats, noise: NoiseVariance) -> Floats:
+    def prospects(
+        self, state: Floats, shown: Floats, noise: NoiseVariance, allowed: Bools | None = None
+    ) -> Floats:
         """How far the variance of what matters is expected to fall with each table, × rows."""
         regimes = Regimes.of(state)
         likeliest = np.where(regimes.known, regimes.logs, -np.inf).argmax(axis=1)
@@ -261,17 +258,21 @@ class ContextModel:
         falls = np.zeros((len(self.tables), len(state)))
         for some, used in self._alike(each):
             if used:
-                falls[:, some] = self._prospects(each[some], used, shown[some], noise)
+                falls[:, some] = self._prospects(each[some], used, shown[some], noise, allowed)
         return falls
 
     def _prospects(
-        self, each: Floats, used: tuple[int, ...], shown: Floats, noise: NoiseVariance
+        self,
+        each: Floats,
+        used: tuple[int, ...],
+        shown: Floats,
+        noise: NoiseVariance,
+        allowed: Bools | None,
     ) -> Floats:
         rows, shown = len(each), np.maximum(shown, 0.0)
         now = level(each[:, :, : self.stops[-1]])
         of = self._fitted(each, used, now.mean, predicting=True)
-        means, variances = (numbers.reshape(-1, self.actions) for numbers in (of.mean, of.variance))
-        chances = chances_of_best(means, np.sqrt(variances) * float(self.spread))
+        chances = self._chances(of.mean, np.sqrt(of.variance), allowed)
         events = ordered_sum(shown.reshape(rows, -1, self.actions).transpose(2, 0, 1))
         matters = events.reshape(-1, 1) * chances * (1.0 - chances)
         on_each = TAILS * (noise.on_sums + noise.on_counts * (now.mean * now.mean))
@@ -293,31 +294,32 @@ class ContextModel:
         if state.shape[1:] != self.history.shape(self.kept):
             expected, got = f"{self.kept} numbers", f"state {state.shape}"
             raise InvalidConfig("context", "another table", expected=expected, got=got)
-        if allowed is not None:
-            of, fewer = self.among(allowed, state)
-            policies = np.zeros((len(state), self.arms), dtype=np.uint32)
-            some = np.tile(allowed, self.arms // self.actions)
-            policies[:, some] = of.policy(fewer, tables, lengths)
-            return policies
         means, deviations = self.posterior(state, tables)
-        chances = chances_of_best(
-            means.reshape(-1, self.actions),
-            deviations.reshape(-1, self.actions) * float(self.spread),
-        )
+        chances = self._chances(means, deviations, allowed)
+        some = np.ones(self.actions, dtype=np.bool_) if allowed is None else allowed
+        many = np.count_nonzero(some)
         unknown = ~state.any(axis=(1, 2))
-        chances.reshape(means.shape)[unknown] = 1.0 / self.actions
-        floors = np.minimum(float(self.floor) / lengths, _FLOOR_SHARE / self.actions)
-        floors = np.repeat(floors, prod(self.shape))[:, None]
-        cells = with_floor(chances, np.broadcast_to(floors, chances.shape))
+        chances.reshape(means.shape)[unknown] = some / many
+        floors = np.minimum(float(self.floor) / lengths, _FLOOR_SHARE / many)
+        cells = with_floor(chances, np.repeat(floors, prod(self.shape))[:, None] * some)
         return parts_of(cells).reshape(-1, self.arms)
 
-    def among(self, allowed: Bools, state: Floats) -> tuple[ContextModel, Floats]:
-        """The model of these actions alone, and what is known of them."""
+    def _chances(self, means: Floats, deviations: Floats, allowed: Bools | None) -> Floats:
+        """How likely each allowed action is the best of these, in each cell; 0 for the others.
+
+        Of the means themselves, what is known of other actions says something too: how much fields
+        matter. That is why they are not left out before.
+        """
+        means, deviations = (of.reshape(-1, self.actions) for of in (means, deviations))
+        if allowed is None:
+            return chances_of_best(means, deviations * float(self.spread))
         if len(allowed) != self.actions:
             raise StateMismatch("list", "actions", expected=self.actions, got=len(allowed))
-        some = np.tile(allowed, self.kept // self.actions)
-        model = _of_actions(self, int(np.count_nonzero(allowed)))
-        return model, self.history.of_arms(state, some)
+        chances = np.zeros(means.shape)
+        chances[:, allowed] = chances_of_best(
+            means[:, allowed], deviations[:, allowed] * float(self.spread)
+        )
+        return chances
 
     def posterior(self, state: Floats, tables: Ints | None = None) -> tuple[Floats, Floats]:
         """The mean gain and its deviation, rows × cells × actions: mixed of the hypotheses.
@@ -418,12 +420,6 @@ class ContextModel:
     def counted(self, table: int, of_arms: Floats) -> Floats:
         """How often a table's entries were shown, by exact shows of arms."""
         return self._of_entries(table, of_arms)
-
-
-@lru_cache(maxsize=32)
-def _of_actions(model: ContextModel, actions: int) -> ContextModel:
-    """The model of another number of actions: kept, with what it computes once."""
-    return replace(model, actions=actions)
 
 
 def weighed(state: Floats, gains: Floats, shown: Floats, noise: NoiseVariance) -> Floats:

@@ -98,7 +98,7 @@ class ReleasedTables:
     def in_force(self, public: Columns, lengths: Ints, allowed: Bools | None = None) -> Policy:
         """The policies that follow; rows of which nothing is known have the same one.
 
-        In each cell it is that of the allowed actions alone, as if there were no others.
+        In each cell the chances are those of the allowed actions among themselves.
         """
         state, tables = self.histories(public), public["table"]
         if len(state) > 1 and not state.any() and (lengths == lengths[0]).all():
