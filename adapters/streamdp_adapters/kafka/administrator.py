@@ -43,7 +43,7 @@ from streamdp_adapters.kafka.topics import (
     describe_shapes,
     findings,
     no_such_partition,
-    no_such_topic,
+    shapes_of,
     wanted,
 )
 
@@ -183,7 +183,7 @@ class KafkaAdministrator:
 
     async def revise(self, stream: StreamTopics, change: Callable[[bytes | None], bytes]) -> bytes:
         """Replace the list in the catalogue, as its only writer; fenced by another, try again."""
-        await self._present([stream.catalogue])
+        await shapes_of(self._settings, [stream.catalogue])
         return await catalogue.revise(self._settings, stream, change)
 
     async def peek(
@@ -237,24 +237,17 @@ class KafkaAdministrator:
 
     async def _partitions(self, stream: StreamTopics) -> int:
         """The number of the input's partitions; `InvalidConfig` if there is none."""
-        return (await self._present([stream.input]))[stream.input][0]
+        return (await shapes_of(self._settings, [stream.input]))[stream.input][0]
 
     async def _require(self, stream: StreamTopics, partition: int) -> None:
         """Refuse a partition that does not exist: a client would ask until its time is up."""
         second_input = [stream.second_input] if stream.output else []
-        there = await self._present([stream.input, stream.state, stream.ledger, *second_input])
+        there = await shapes_of(
+            self._settings, [stream.input, stream.state, stream.ledger, *second_input]
+        )
         for name, (count, _) in there.items():
             if partition >= count:
                 raise no_such_partition(name, partition, count=count)
-
-    async def _present(self, names: Sequence[str]) -> dict[str, tuple[int, int]]:
-        """The partitions and replicas of topics; `InvalidConfig` if one is missing."""
-        async with administration(self._settings) as client:
-            there = await describe_shapes(client, names)
-        for name in names:
-            if name not in there:
-                raise no_such_topic(name)
-        return {name: there[name] for name in names}
 
     async def close(self) -> None:
         """Do nothing: each call makes its own connection."""

@@ -56,12 +56,9 @@ async def _try(settings: KafkaSettings, stream: StreamTopics, change: Change) ->
         await client_errors.start(producer, settings)
         line = change(await _newest(settings, TopicPartition(stream.catalogue, 0)))
         await producer.begin_transaction()
-        out = Outbox(producer)
-        try:
+        with Outbox(producer) as out:
             await out.put(stream.catalogue, 0, [(LIST_KEY, line)])
             await out.acknowledged()
-        finally:
-            out.drop()
         await producer.commit_transaction()
         return line
     finally:
@@ -95,9 +92,6 @@ class NewestLists:
 
 async def _newest(settings: KafkaSettings, place: TopicPartition) -> bytes | None:
     """The last list there is."""
-    newest: bytes | None = None
-    where = f"topic {place.topic}"
-    async with reading.reader(settings, (place.topic,), where=where) as look:
-        async for records in look.batches(place, *await look.bounds(place)):
-            newest = records[-1].value
-    return newest
+    async with reading.reader(settings, (place.topic,), where=f"topic {place.topic}") as look:
+        newest = await look.newest(place)
+        return None if newest is None else newest.value

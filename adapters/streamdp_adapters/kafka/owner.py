@@ -133,7 +133,7 @@ class PartitionOwner:
         """Commit an owner record; return its offset."""
         await self._producer.begin_transaction()
         value = json.dumps({"owner": self._worker}).encode()  # `owner_of` reads it
-        with self._outbox() as out:
+        with Outbox(self._producer) as out:
             await out.put(self._topics.state, self._number, [(OWNER_KEY, value)])
             (record,) = await out.acknowledged()
         await self._producer.commit_transaction()
@@ -198,7 +198,7 @@ class PartitionOwner:
             second_input = TopicPartition(topics.second_input, self._number)
             position[second_input] = OffsetAndMetadata(commit.second_input, "")
         actions = [(compacted_key(key), value) for key, value in commit.actions]
-        with self._outbox() as out:
+        with Outbox(self._producer) as out:
             await out.put(topics.state, self._number, commit.state)
             await out.put(topics.actions, self._number, actions)
             await out.put(topics.ledger, self._number, commit.ledger)
@@ -226,15 +226,6 @@ class PartitionOwner:
             if cause is not None:
                 raise cause from error
             raise
-
-    @contextmanager
-    def _outbox(self) -> Iterator[Outbox]:
-        """An outbox that leaves no acknowledgement pending."""
-        out = Outbox(self._producer)
-        try:
-            yield out
-        finally:
-            out.drop()
 
     def _check_sizes(self, commit: Commit) -> None:
         """Refuse what the broker would refuse, before anything is sent."""

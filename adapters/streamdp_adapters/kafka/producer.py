@@ -14,10 +14,8 @@ from streamdp_adapters.kafka.partitioners import PARTITIONERS, Partitioner
 from streamdp_adapters.kafka.sending import BATCH_BYTES, Outbox
 from streamdp_adapters.kafka.settings import KafkaSettings
 from streamdp_adapters.kafka.topics import (
-    administration,
-    describe_shapes,
     no_such_partition,
-    no_such_topic,
+    shapes_of,
 )
 
 SEND_SECONDS = 60.0
@@ -50,16 +48,14 @@ class KafkaProducer:
         with client_errors.translated(f"topic {topic}"):
             if partition is not None and not 0 <= partition < count:
                 raise no_such_partition(topic, partition, count=count)
-            out = Outbox(await self._connected())
+            producer = await self._connected()
             by = PARTITIONERS[self._settings.partitioner]
             homes = _homes(records, count, by) if partition is None else [partition] * len(records)
-            try:
+            with Outbox(producer) as out:
                 async with asyncio.timeout(SEND_SECONDS):
                     shares = _shares(homes, records, headers).items()
                     await asyncio.gather(*(out.put(topic, n, *own) for n, own in shares))
                     await out.acknowledged()
-            finally:
-                out.drop()
 
     async def close(self) -> None:
         """Close everything within a bounded time."""
@@ -90,11 +86,7 @@ class KafkaProducer:
     async def _count(self, topic: str) -> int:
         """The topic's number of partitions."""
         if topic not in self._partitions:
-            async with administration(self._settings) as client:
-                there = await describe_shapes(client, [topic])
-            if topic not in there:
-                raise no_such_topic(topic)
-            self._partitions[topic] = there[topic][0]
+            self._partitions[topic] = (await shapes_of(self._settings, [topic]))[topic][0]
         return self._partitions[topic]
 
 

@@ -16,7 +16,7 @@ from streamdp_adapters.kafka.internals import lean
 from streamdp_adapters.kafka.reading import transactions_ended
 from streamdp_adapters.kafka.sending import learner_key
 from streamdp_adapters.kafka.settings import KafkaSettings
-from streamdp_adapters.kafka.topics import administration, describe_shapes, no_such_topic
+from streamdp_adapters.kafka.topics import administration, shapes_of
 
 _BATCH = 2000
 _WAIT_MS = 500
@@ -161,11 +161,8 @@ class _Look:
 
     async def _assign(self) -> None:
         """Read every partition that the topic has now, the known ones from their positions."""
-        async with administration(self._settings) as client:
-            there = await describe_shapes(client, [self._topic])
-        if self._topic not in there:
-            raise no_such_topic(self._topic)
-        places = {TopicPartition(self._topic, n) for n in range(there[self._topic][0])}
+        count, _ = (await shapes_of(self._settings, [self._topic]))[self._topic]
+        places = {TopicPartition(self._topic, number) for number in range(count)}
         if places != self._ends.keys():
             at = {place: await self._consumer.position(place) for place in self._ends}
             self._consumer.assign(list(places))

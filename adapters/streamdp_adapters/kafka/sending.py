@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
+from typing import Self
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.structs import RecordMetadata
@@ -55,11 +56,24 @@ KEY_ROOM = 4096
 
 
 class Outbox:
-    """Batches in flight; the acknowledgement of each must be waited for."""
+    """Batches in flight; the acknowledgement of each must be waited for, and none is left pending.
+
+    After an error those that are pending are dropped, and errors in them are ignored.
+    """
 
     def __init__(self, producer: AIOKafkaProducer) -> None:
         self._producer = producer
         self._acknowledgements: list[asyncio.Future[RecordMetadata]] = []
+
+    def __enter__(self) -> Self:
+        """Begin with none."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Drop the pending ones."""
+        for acknowledgement in self._acknowledgements:
+            if not acknowledgement.cancel() and not acknowledgement.cancelled():
+                acknowledgement.exception()
 
     async def put(
         self,
@@ -88,9 +102,3 @@ class Outbox:
             if isinstance(outcome, BaseException):
                 raise outcome
         return [outcome for outcome in outcomes if isinstance(outcome, RecordMetadata)]
-
-    def drop(self) -> None:
-        """Drop the pending acknowledgements; errors in them are ignored."""
-        for acknowledgement in self._acknowledgements:
-            if not acknowledgement.cancel() and not acknowledgement.cancelled():
-                acknowledgement.exception()

@@ -225,11 +225,16 @@ async def describe_shapes(
     return shapes
 
 
-def no_such_topic(name: str) -> InvalidConfig:
-    """The error for a topic that does not exist."""
-    return InvalidConfig(
-        f"topic {name}", "missing", expected="`streamdp topics create`", got="no such topic"
-    )
+async def shapes_of(settings: KafkaSettings, names: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """The partitions and replicas of topics; `InvalidConfig` if one is missing."""
+    async with administration(settings) as client:
+        there = await describe_shapes(client, names)
+    for name in names:
+        if name not in there:
+            raise InvalidConfig(
+                f"topic {name}", "missing", expected="`streamdp topics create`", got="no such topic"
+            )
+    return {name: there[name] for name in names}
 
 
 def no_such_partition(name: str, number: int, *, count: int) -> InvalidConfig:
