@@ -44,7 +44,7 @@ def delivered(format_: Format, *, seed: int) -> list[Records]:
             values.append([value, b"x", None][rng.choice(3, p=[0.8, 0.1, 0.1])])
             shown = headers_of(format_, played) if format_.feedback else []
             headers.append([shown, [], [*shown, *shown]][rng.choice(3, p=[0.8, 0.1, 0.1])])
-        offsets = list(range(position, position + count))
+        offsets = range(position, position + count)  # as most often; all at once are a list
         stamps = [1000 + offset for offset in offsets]
         parts.append(
             Records(
