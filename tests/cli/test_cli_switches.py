@@ -13,6 +13,7 @@ from streamdp.core.errors import TransportLost
 from streamdp.ports import StreamTopics
 from streamdp_adapters.sqlite import SqliteAdministrator
 from tests.support.calling import Streamdp
+from tests.support.shop_files import FEEDBACK_SHOP
 
 
 def test_check_with_the_state_tells_cannot_know_yet_from_wrong(
@@ -124,3 +125,30 @@ def test_a_name_that_an_epoch_removed_can_still_be_resumed(shop: Path, streamdp:
     assert "paused, and not configured" in streamdp("actions", "home", *config).out
     assert streamdp("actions", "home", "resume", first, *config).code == 0
     assert streamdp("actions", "home", *config, "--json").json["others_paused"] == []
+
+
+def test_an_added_action_can_be_sent_and_a_removed_one_makes_no_room(
+    tmp_path: Path, streamdp: Streamdp
+) -> None:
+    """Before it is added, its name is a mistake in a file."""
+    shop = tmp_path / "shop.toml"
+    path, roomy = tmp_path / "shop.db", 'observes = "feedback"\nroom = 1'
+    text = FEEDBACK_SHOP.replace('observes = "feedback"', roomy)
+    shop.write_text(text.replace('"shop.db"', f'"{path}"'))
+    config = ("-c", str(shop))
+    assert streamdp("topics", "create", *config).code == 0
+    (tmp_path / "events.jsonl").write_text('{"key": "fr", "action": "d", "reward": 1}\n')
+    send = ("send", str(tmp_path / "events.jsonl"), *config)
+    refused = streamdp(*send)
+    assert (refused.code, "unknown action" in refused.err) == (2, True)
+    added = streamdp("actions", "clicks", "add", "d", *config, "--json").json
+    assert [of["action"] for of in added["actions"]] == ["a", "b", "c", "d"]
+    assert (added["room"], added["removed"]) == (0, [])
+    assert streamdp(*send).code == 0
+    left = streamdp("actions", "clicks", "remove", "a", *config, "--json").json
+    assert (left["room"], left["removed"]) == (0, ["a"])
+    assert [of["action"] for of in left["actions"]] == ["b", "c", "d"]
+    full = streamdp("actions", "clicks", "add", "e", *config)
+    assert (full.code, "a new epoch" in full.err) == (3, True)
+    assert "removed: a" in streamdp("watch", *config, "--once").out
+    assert "a  removed" in streamdp("actions", "clicks", *config).out
