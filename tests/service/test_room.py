@@ -22,8 +22,12 @@ from streamdp.core.errors import (
     StreamdpError,
 )
 from streamdp.core.events import SPARE, SUMS, Batch
+from streamdp.core.evidence.policies import ReleasedSums
+from streamdp.core.evidence.policy import PARTS
+from streamdp.core.grid import UNIT
 from streamdp.core.learners.feedback.policy_following import policy_following
 from streamdp.ports import Headers, Key, Records, Value
+from streamdp.serve.history import StreamReleases
 from streamdp.service.batches import decoded_records, joined
 from streamdp.service.carrying import carries
 from streamdp.service.lists import ListedFormat
@@ -295,6 +299,42 @@ def test_actions_that_were_edited_within_an_epoch_are_refused_with_the_command()
     wanted = r"edited within an epoch in actions \(new: 'd'\).*streamdp actions home add NAME"
     with pytest.raises(ConfigurationMismatch, match=wanted):
         restore(life.store, feedback_spec(name="home", learner=learner))
+
+
+def test_a_page_computes_policies_and_what_was_earned_by_the_named_columns() -> None:
+    """Bit for bit, and the noise of what was not shown is not among the sums."""
+    site, columns = honest(), len(ACTIONS) + len(NEW)
+    history, compared = StreamReleases(), 0
+    history.apply(site.ledger)
+    for record in site.actions:
+        line = decode_in_force(record.value)
+        assert isinstance(line, PolicyLine)
+        policies = history.of_key(record.key)[0].policies
+        assert policies is not None
+        shares = {point.slot: point.shares for point in policies.points(columns)}
+        if line.stop in shares:
+            policy = np.frombuffer(from_base64(line.policy, "policy"), "<u4") / PARTS
+            assert shares[line.stop] == policy.tolist()
+            compared += 1
+    assert compared > 10
+    blocks, shown_ones, gains = 0, 0, 0.0
+    for record in site.ledger:
+        charge = decode_ledger(record.value)
+        released = charge.released() if isinstance(charge, Charge) else None
+        if isinstance(charge, Charge) and charge.kind == SUMS and released is not None:
+            there = released[columns:] > 0
+            blocks, shown_ones = blocks + 1, shown_ones + int(there.sum())
+            gains += float(released[:columns][there].sum()) / UNIT
+    earned = history.earned_in(1, {})
+    evidence = stream().learner.evidence
+    assert isinstance(evidence, ReleasedSums)
+    assert earned.value == pytest.approx(gains)
+    assert earned.variance == pytest.approx(shown_ones * evidence.noise.on_sums)
+    assert shown_ones < blocks * columns
+    key = history.of_key(b"fr")[0]
+    said = key.earned_beside(1, columns, most=1.0, named=4)
+    assert said is not None
+    assert len(said["always"]) == 4
 
 
 # -- lists -----------------------------------------------------------------------------------------
