@@ -29,7 +29,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 hypothesis.settings.register_profile(
     "suite",
-    deadline=None,  # a slow machine is no failure
+    # A slow machine is no failure, and neither is a first look at all of Unicode.
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
     derandomize="STREAMDP_SOAK" not in os.environ,  # what passes once passes wherever it is run
 )
 hypothesis.settings.load_profile("suite")
