@@ -2,16 +2,17 @@
 
     python -m tests.bench.bench_pauses [--json FILE] [--turns 8]
 
-Three readers ask for one key on one broker of Kafka: programs that rank over HTTP and reward every
-other request a second later (150 a second), an `ActionsCache` (100), and a Node program behind
-`streamdp watch --json` (50). Two processes `run`, one has the partition. An action is paused and
-resumed over and over. In turn nothing is killed, both owners, `serve`, or the command itself, at
-another moment each time; what was killed is started again.
+Three readers ask for one key on one broker of Kafka: programs that rank over HTTP (150 a second)
+and reward every other request a third of a second later, an `ActionsCache` (100), and a Node
+program behind `streamdp watch --json` (50). Two processes `run`, one has the partition. An action
+is paused and resumed over and over. In turn nothing is killed, both owners, `serve`, or the
+command itself, at another moment each time; what was killed is started again.
 
 A row is what one sort of turn saw, of each reader: `obeyed`, the seconds from the command's end to
 the last request that was answered with what is paused (the worst turn; below 0: before that end),
-and requests a second. Then whether each answered rank is an event, once, and what `ledger verify`
-says. Whoever shares the machine is in the numbers.
+and requests a second. Then whether each answered rank is an event, once; how many accepted rewards
+are in no event (`late`), and rewards in events that nobody was told of (`beside`: a process was
+killed); and what `ledger verify` says. Whoever shares the machine is in the numbers.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from tests.support.loops import rows
 from tests.support.processes import Process, ended_at_once, until
 
 PROGRAMS, HTTP_RATE, CACHE_RATE = 5, 150.0, 100.0  # the Node program asks every 20 ms
-REWARD_AFTER = 1.0  # seconds
+REWARD_AFTER = 0.3  # seconds; the join waits for one
 KILLED = ("nothing", "run", "serve", "command")
 QUIET = 4.0  # seconds after a pause, and after a resume
 
@@ -185,14 +186,20 @@ def measured(turns: int, folder: Path) -> list[dict[str, Any]]:
         until(lambda: len(asyncio.run(rows(technology, topics.input))) >= len(load.ranked))
         time.sleep(QUIET)
         events = asyncio.run(rows(technology, topics.input))
-        ids = [(dict(row[3])["streamdp-request"] or b"").decode() for row in events]
+        names = [(dict(row[3])["streamdp-request"] or b"").decode() for row in events]
+        won = {
+            name for name, row in zip(names, events, strict=True)
+            if (row[4] or b"").strip() != b'{"loss":1.0}'
+        }  # fmt: skip
+        rewarded = {of for of, accepted in load.ranked.items() if accepted}
         verified = ended_at_once("ledger", "verify", *config)
     return [
         *found.values(),
         {
             "answered": len(load.ranked), "unanswered": dict(load.unanswered),
-            "events": len(ids), "missing": len({*load.ranked} - {*ids}),
-            "twice": len(ids) - len({*ids}), "verify": verified.returncode,
+            "events": len(names), "missing": len({*load.ranked} - {*names}),
+            "twice": len(names) - len({*names}), "verify": verified.returncode,
+            "rewarded": len(rewarded), "late": len(rewarded - won), "beside": len(won - rewarded),
             "p50": round(latencies[len(latencies) // 2], 4),
             "p99": round(latencies[len(latencies) * 99 // 100], 4),
             "load": round(os.getloadavg()[0], 1),
