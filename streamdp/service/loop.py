@@ -65,6 +65,7 @@ class Service:
         now: Callable[[], int] = wall_clock,
     ) -> None:
         self._specs = {spec.name: spec for spec in specs}
+        self._roomy = {of.name for of in specs if isinstance(of, StreamSpec) and of.room}
         self._transport = transport
         self._settings = settings or LoopSettings()
         self._view = view
@@ -257,7 +258,7 @@ class Service:
             batches = await self._transport.poll(max_records=most, timeout=timeout)
             self._observe("poll", clock() - begun)
             await self._read_lists({of.partition.stream for of in batches} - asked)
-            asked |= {of.partition.stream for of in batches}
+            asked |= {of.partition.stream for of in batches} - self._roomy
             for records in batches:
                 worker = self._workers.get(records.partition)
                 if worker is not None:
@@ -279,7 +280,8 @@ class Service:
         """Read the lists of some streams to their ends, whatever their records hold.
 
         Each is asked for once in a batch, after a fetch of its records and before they are decoded:
-        a question for each fetch would take one part in thirty of a loaded process. One that is out
+        a question for each fetch would take one part in thirty of a loaded process. Where lists may
+        add actions it is asked for after every fetch, whose records may name them. One that is out
         of reach must not hold up the others' polls: it is asked for again later.
         """
         clock = self._around.clock

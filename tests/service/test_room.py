@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -48,7 +49,9 @@ from streamdp.wire.revising import (
 )
 from streamdp.wire.state import decode_learner
 from tests.service.test_lists import RECORDS, Life, Lines, Site, first_list
+from tests.service.test_lists import stream as plain_stream
 from tests.support.protocol_model import Store, restore
+from tests.support.services import QUICK, Between, Room
 from tests.support.streams import ACTIONS, feedback_spec, shown
 
 NEW = ("d", "e")
@@ -335,6 +338,35 @@ def test_a_page_computes_policies_and_what_was_earned_by_the_named_columns() -> 
     said = key.earned_beside(1, columns, most=1.0, named=4)
     assert said is not None
     assert len(said["always"]) == 4
+
+
+@pytest.mark.parametrize(("of", "each"), [(stream(), True), (plain_stream(), False)])
+def test_where_names_may_come_the_list_is_read_after_every_fetch(
+    of: StreamSpec, each: bool
+) -> None:
+    """Or a record of a batch's later fetch could name an action that its owner does not know."""
+    fetched, read = [0], [0]
+
+    class Counting(Between):
+        async def poll(self, *, max_records: int, timeout: float) -> Sequence[Records]:
+            records = await self.inner.poll(max_records=max_records, timeout=timeout)
+            fetched[0] += bool(records)
+            return records
+
+        async def newest_list(self, stream: str) -> bytes | None:
+            read[0] += 1
+            return await self.inner.newest_list(stream)
+
+    async def run() -> None:
+        room = Room([of], partitions=1)
+        settings = replace(QUICK, poll_records=1, batch_records=10)
+        room.send("home", *shown(60))
+        async with room.worker(around=Counting, settings=settings):
+            await room.until(room.is_read)
+
+    asyncio.run(run())
+    assert fetched[0] >= 60
+    assert (read[0] == fetched[0]) is each
 
 
 # -- lists -----------------------------------------------------------------------------------------
