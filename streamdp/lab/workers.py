@@ -27,10 +27,11 @@ from concurrent.futures import (
 )
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from multiprocessing import get_context
-from os import sched_getaffinity
+from multiprocessing import get_context, parent_process
+from os import _exit, environ, sched_getaffinity
 from pathlib import Path
 from tempfile import TemporaryFile
+from threading import Thread
 from typing import Any, Protocol, TypeVar
 
 from streamdp.core.errors import InvalidConfig
@@ -97,7 +98,7 @@ class Pool:
         """A pool of so many processes of this machine."""
 
         def make() -> Executor:
-            return ProcessPoolExecutor(count, get_context("spawn"), initializer=_undisturbed)
+            return ProcessPoolExecutor(count, get_context("spawn"), initializer=_begin)
 
         return cls(make, _AHEAD * count)
 
@@ -156,9 +157,18 @@ class Pool:
             executor.shutdown(cancel_futures=True)
 
 
-def _undisturbed() -> None:
-    """Leave Ctrl-C to the process that began the work: it ends its workers."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _begin() -> None:
+    """Begin a worker: it ends with the process that began the work, however that ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C: that one ends its workers
+    Thread(target=_end_with_parent, daemon=True).start()
+    environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # others keep 10 MB of what is freed
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    _exit(1)
 
 
 def _succeeded(future: Future[Any]) -> bool:

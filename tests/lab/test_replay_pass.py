@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from os import getpid, kill
 from pathlib import Path
-from signal import SIGKILL
+from signal import SIGKILL, SIGTERM
+from subprocess import PIPE, Popen
 from typing import Any
 
 import numpy as np
@@ -292,6 +294,24 @@ def test_an_executor_that_is_none_is_refused(text: str, monkeypatch: pytest.Monk
     monkeypatch.setattr("streamdp.lab.workers._CONNECTED", 0.2)
     with pytest.raises(InvalidConfig, match="--executor"), workers_of(text, 0):
         pass
+
+
+_ENDED = """
+from signal import pause
+from streamdp.lab.workers import Pool
+list(Pool.of_processes(1).map(exec, ["print('at work', flush=True)"]))
+pause()
+"""
+
+
+def test_workers_end_with_the_process_that_began_them() -> None:
+    """Its pipe is open as long as one of them lives."""
+    with Popen([sys.executable, "-c", _ENDED], stdout=PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "at work\n"
+        parent.terminate()
+        assert parent.communicate(timeout=60) == ("", None)
+        assert parent.returncode == -SIGTERM
 
 
 def test_a_part_at_which_workers_are_lost_again_and_again_is_an_error(
