@@ -289,17 +289,13 @@ def over_cells(policies: Floats, counts: Ints) -> Floats:
 def merged(pieces: Iterable[Piece]) -> Iterator[Piece]:
     """The same slots in as few pieces as there are runs of one partition."""
     for partition, run in groupby(pieces, key=lambda piece: piece.partition):
-        numbers, parts = dict[Key, int](), list(run)
-        index = [
-            np.array([numbers.setdefault(key, len(numbers)) for key in piece.keys], np.int32)[
-                piece.index
-            ]
-            for piece in parts
-        ]
-        columns = zip(*((of.offsets, *of.outcomes) for of in parts), strict=True)
-        offsets, played, gain, pscore = map(np.concatenate, columns)
-        clipped = sum(piece.clipped for piece in parts)
-        which = np.concatenate(index)
+        numbers, columns, clipped = dict[Key, int](), list[tuple[NDArray[Any], ...]](), 0
+        for piece in run:
+            own = [numbers.setdefault(key, len(numbers)) for key in piece.keys]
+            columns.append((np.array(own, np.int32)[piece.index], piece.offsets, *piece.outcomes))
+            clipped += piece.clipped
+        which, *rest = map(np.concatenate, zip(*columns, strict=True))
+        offsets, played, gain, pscore = rest
         yield Piece(partition, [*numbers], which, offsets, played, gain, pscore, clipped)
 
 

@@ -584,16 +584,17 @@ def _column(name: str, column: Any) -> Any:
     """The values of a column; in arrays where its type is a usual one."""
     from pyarrow import types
 
+    from streamdp.lab.logs.table import numbers_of
+
     kind = column.type
     if name in (*CONTENTS, PSCORE) and (types.is_integer(kind) or types.is_floating(kind)):
-        return column.to_numpy(zero_copy_only=False)  # null: NaN
+        return numbers_of(column)
     texts = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
     if (name == KEY and any(of(kind) for of in texts)) or (
         name == ACTION and (types.is_integer(kind) or any(of(kind) for of in texts))
     ):
         coded = column.dictionary_encode(null_encoding="encode")
-        index = coded.indices.to_numpy(zero_copy_only=False)
-        return Coded(coded.dictionary.to_pylist(), index.astype(np.int64))
+        return Coded(coded.dictionary.to_pylist(), numbers_of(coded.indices).astype(np.int64))
     return column.to_pylist()
 
 

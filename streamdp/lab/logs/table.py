@@ -145,6 +145,18 @@ def schema_of(file: str) -> tuple[Any, int]:
         return table.schema, table.num_rows
 
 
+def numbers_of(column: Any) -> NDArray[Any]:
+    """The numbers of a column, NaN for null.
+
+    Not by `to_numpy`: it imports pandas where that is installed, in each process 60 MB.
+    """
+    if column.null_count:
+        column = column if pa.types.is_floating(column.type) else column.cast("float64")
+        column = column.fill_null(float("nan"))
+    array: NDArray[Any] = np.from_dlpack(column)
+    return array
+
+
 def _opened(file: str) -> Any:
     """A file of this machine or of an object store, open for reading."""
     if "://" not in file:
@@ -232,20 +244,21 @@ class _Part:
             return self._lists(batch.column(LOSSES), first)
         table = np.empty((batch.num_rows, len(self.layout.actions)))
         for at, name in enumerate(self.layout.losses):
-            table[:, at] = batch.column(name).to_numpy(zero_copy_only=False)
+            table[:, at] = numbers_of(batch.column(name))
         return table
 
     def _lists(self, column: Any, first: int) -> NDArray[Any]:
         """The lists as rows; NaN throughout for a null, and for one of another length."""
+        from pyarrow.compute import equal
+
         K = len(self.layout.actions)
-        usable = column.value_lengths().fill_null(-1).to_numpy(zero_copy_only=False) == K
-        flat: NDArray[Any] = (
-            column.filter(pa.array(usable)).flatten().to_numpy(zero_copy_only=False)
-        )
-        values = flat.reshape(-1, K)
+        lengths = numbers_of(column.value_lengths().fill_null(-1))
+        usable = lengths == K
+        values = numbers_of(column.filter(equal(column.value_lengths(), K)).flatten())
+        values = values.reshape(-1, K)
         if len(values) == len(column):
             return values
-        bad = np.flatnonzero(~usable & column.is_valid().to_numpy(zero_copy_only=False))
+        bad = np.flatnonzero(~usable & (lengths >= 0))
         if len(bad) and self.on_bad == "refuse":
             where = f"{self.path}: row {first + int(bad[0])}: {LOSSES}"
             raise wrong(where, "length", expected=K, got=len(column[int(bad[0])]))
@@ -258,7 +271,7 @@ class _Part:
             return None
         encoded = batch.column(KEY).dictionary_encode(null_encoding="encode")
         keys = [of.encode() if isinstance(of, str) else of for of in encoded.dictionary.to_pylist()]
-        return keys, encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        return keys, numbers_of(encoded.indices).astype(np.int64)
 
     def _whole(self, batch: Any, name: str, first: int) -> NDArray[np.int64] | None:
         if name not in self.layout.beside:
@@ -266,7 +279,7 @@ class _Part:
         where, column = f"{self.path}: {name}", batch.column(name)
         if column.null_count:
             raise wrong(where, "missing values", expected="numbers", got="nulls")
-        return from_zero(column.to_numpy(zero_copy_only=False), where=where, first=first)
+        return from_zero(numbers_of(column), where=where, first=first)
 
 
 def open_files(files: Sequence[str], how: ReadOptions, *, name: str) -> Log:
