@@ -240,8 +240,10 @@ class KeyPart:
     @classmethod
     def all(cls, slots: Ints, seeds: int, *, words: int) -> Iterator[KeyPart]:
         """Keys with these numbers of slots in parts that fit in memory; a draw has `words`."""
-        for keys in key_shares(slots, seeds, words=words):
-            yield from cls.of_seeds(keys, seeds, words=words)
+        many = max(1, _WORDS // (words * _seeds_together(seeds, words)))
+        order = longest_first(slots)
+        for first in range(0, len(order), many):
+            yield from cls.of_seeds(order[first : first + many], seeds, words=words)
 
     @classmethod
     def of_seeds(cls, keys: Ints, seeds: int, *, words: int) -> Iterator[KeyPart]:
@@ -255,14 +257,6 @@ class KeyPart:
         seeds, keys = len(self.seeds), int(np.count_nonzero(closed > block))
         places = len(rows) // seeds * np.arange(seeds)[:, None] + np.arange(keys)
         return self.keys[:keys], places.reshape(-1)
-
-
-def key_shares(slots: Ints, seeds: int, *, words: int) -> Iterator[Ints]:
-    """Keys with these numbers of slots, the longest first, as many as are played together."""
-    many = max(1, _WORDS // (words * _seeds_together(seeds, words)))
-    order = longest_first(slots)
-    for first in range(0, len(order), many):
-        yield order[first : first + many]
 
 
 def _seeds_together(seeds: int, words: int) -> int:

@@ -461,7 +461,7 @@ def test_cells_are_played_by_other_processes_and_again_where_one_is_lost(
     A pool of two and a cluster of four lose one; a pool of one and of four only answer.
     """
     monkeypatch.setattr("streamdp.lab.common.mapped._IN_MEMORY", 500)
-    monkeypatch.setattr("streamdp.lab.offpolicy.shares._SEEDS", 1 << 13)
+    monkeypatch.setattr("streamdp.lab.offpolicy.shares._WORDS", 1 << 13)
     asked = [
         _asked("propensities", "policy_blocks,policy_following,thompson"),
         _asked("uniform", "policy_blocks,policy_following,lazy_ucb"),

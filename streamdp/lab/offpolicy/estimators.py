@@ -46,7 +46,8 @@ An interval takes α/2 for each side. It stays valid however often one looks at 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import chain
 from math import inf, log, sqrt
 
 import numpy as np
@@ -225,24 +226,18 @@ class Sums:
         """The numbers, column by column."""
         return tuple(getattr(self, name) for name in self.__slots__)
 
-    def by(self, group: Ints) -> Sums:
-        """Sums of the groups that share a number."""
+    @classmethod
+    def by(cls, columns: Sequence[Floats], order: Ints | slice, group: Ints) -> Sums:
+        """Sums of groups that share a number once in order: one column after the other."""
         heaviest = np.zeros(int(group.max()) + 1)
-        np.maximum.at(heaviest, group, self.heaviest)
-        added = {
-            name: np.asarray(np.bincount(group, sums), np.float64)
-            for name, sums in self._added().items()
-        }
-        return replace(self, **added, heaviest=heaviest)
+        np.maximum.at(heaviest, group, columns[-1][order])
+        added = (np.bincount(group, of[order]).astype(np.float64) for of in columns[:-1])
+        return cls(*chain(added, [heaviest]))
 
     def so_far(self) -> Sums:
         """The cumulative sums over the groups."""
-        added = {name: np.cumsum(sums) for name, sums in self._added().items()}
-        return replace(self, **added, heaviest=np.maximum.accumulate(self.heaviest))
-
-    def _added(self) -> dict[str, Floats]:
-        """The columns that add up over groups."""
-        return {name: getattr(self, name) for name in self.__slots__ if name != "heaviest"}
+        *added, heaviest = self.columns
+        return Sums(*chain(map(np.cumsum, added), [np.maximum.accumulate(heaviest)]))
 
     def weighted(self) -> WeightedRecords:
         """What the interval of each group's value follows from."""
@@ -258,7 +253,7 @@ class Sums:
 
     def value(self) -> PolicyValues:
         """The value over the records of all groups."""
-        whole = self.by(np.zeros(len(self.records), dtype=np.int64))
+        whole = self.by(self.columns, slice(None), np.zeros(len(self.records), dtype=np.int64))
         totals = {name: float(getattr(whole, name)[0]) for name in self.__slots__}
         weighted = whole.weighted()
         (low,), (high,) = weighted.interval()

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
+from math import prod
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -19,16 +20,20 @@ from numpy.typing import NDArray
 from streamdp.core.arrays import Ints
 from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.lab.common.bench import Bench
+from streamdp.lab.common.mapped import longest_first
 from streamdp.lab.offpolicy.cells import FeedbackCell
-from streamdp.lab.play import KeyBits, KeyPart, key_shares
+from streamdp.lab.play import KeyBits, KeyPart
 from streamdp.lab.workers import Workers
 
 T = TypeVar("T")
 Tags: TypeAlias = Callable[[], NDArray[np.uint8]]
 """Makes what addresses the bits of keys, keys × seeds × 16: by who needs it, as it takes long."""
 
+_WORDS = 1 << 21  # of 8 bytes that the keys of a share take together, or one key
 _A_NUMBER = 16  # words of bits for each number of a release: a draw takes 4, the rest is room
-_SEEDS = 20  # for which there is room: blocks of keys take as much memory where seeds are fewer
+_A_COLUMN = 6  # for each number that a learner keeps of a row, and what is computed with it
+_OF_BLOCKS = 18  # for each block and action: sums, guesses and moments
+_OF_POLICIES = 2  # and for each learner: its policies
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,6 +70,15 @@ def _words(learner: PolicyLearner) -> int:
     return _A_NUMBER * len(learner.actions)
 
 
+def _taken(cells: Sequence[FeedbackCell], counts: Ints, seeds: int, masks: int) -> Ints:
+    """About how many words keys with these numbers of slots take while learners play."""
+    learner = cells[0].learner
+    kept = sum(prod(of.shape) for cell in cells for of in cell.learner.evidence.fields)
+    blocks = (learner.schedule.blocks_of(counts) + 1) * len(learner.actions) * masks
+    of_rows = seeds * (_words(learner) + _A_COLUMN * kept)
+    return np.asarray(of_rows + blocks * (_OF_BLOCKS + _OF_POLICIES * len(cells)))
+
+
 def play_shares(
     groups: Iterable[Sequence[FeedbackCell]],
     counts: Ints,
@@ -72,12 +86,19 @@ def play_shares(
     tags: Callable[[Ints], Tags],
     work: Callable[[Share], T],
     workers: Workers,
+    *,
+    masks: int = 1,
 ) -> Iterator[Iterator[T]]:
-    """What the shares of each group say, in their order; `tags` are those of some keys."""
+    """What the shares of each group say, in their order; `tags` are those of some keys.
+
+    `masks`: how many sums there are of each action in a block.
+    """
 
     def keys_of(group: Sequence[FeedbackCell]) -> list[Ints]:
-        words = _words(group[0].learner)
-        return list(key_shares(counts, max(_SEEDS, len(bench.seeds)), words=words))
+        order = longest_first(counts)
+        taken = _taken(group, counts[order], len(bench.seeds), masks)
+        begins = (np.cumsum(taken) - taken) // _WORDS
+        return np.split(order, np.flatnonzero(np.diff(begins)) + 1)
 
     def shares(group: Sequence[FeedbackCell]) -> Iterator[Share]:
         begin = 0

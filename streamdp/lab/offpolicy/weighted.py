@@ -195,7 +195,8 @@ def weigh(
     groups, mean = [[cells[at] for at in which] for which in alike.values()], LogMean.of(log)
     of_log = log.allowed, log.cells * len(log.actions)
     work = partial(_weighed, records=log.by_key, mean=mean, of_log=of_log, bench=bench)
-    found = play_shares(groups, log.counts, bench, partial(log.tags, bench), work, workers)
+    tags, masks = partial(log.tags, bench), len(log.allowed)
+    found = play_shares(groups, log.counts, bench, tags, work, workers, masks=masks)
     for which, group, shares in zip(alike.values(), groups, found, strict=True):
         tell(len(answers))
         answers |= zip(which, _answers(group, shares, log, mean, bench), strict=True)
@@ -296,11 +297,12 @@ def _answers(
     block = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     many = arms // len(log.actions) * len(log.allowed)
     groups = ((np.repeat(starts, counts) + block)[:, None] * many + np.arange(many)).ravel()
+    block, whole = np.repeat(block, many), np.zeros_like(groups)  # in the log's order
     ends = ends_of(schedule, int(counts.max()), longest=int(log.counts.max()))
     for cell, gathered, won, keys in zip(cells, of_groups, by_seed, longest, strict=True):
-        sums = Sums(*(column[groups] for column in gathered.columns()))  # in the log's order
-        value = sums.value() if mean.records else None
-        so_far = sums.by(np.repeat(block, many)).so_far()
+        columns = gathered.columns()
+        value = Sums.by(columns, groups, whole).value() if mean.records else None
+        so_far = Sums.by(columns, groups, block).so_far()
         robust = so_far.robust / np.maximum(so_far.records, 1)
         seen = arms > len(log.actions)  # contexts
         own = over_cells(keys.first, log.in_cells) if seen else keys.first
