@@ -1,6 +1,6 @@
 """Where the parts of a log are worked on: in this process, in a pool of processes, or on Dask.
 
-    auto              in this process, or in a pool where a log is long
+    auto              in this process, or in a pool where it takes long
     process           in this process
     pool, pool:4      in processes of this machine: as many as it has cores, or so many
     dask:ADDRESS      on the workers of a Dask cluster, as in dask:tcp://scheduler:8786

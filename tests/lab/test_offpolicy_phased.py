@@ -26,7 +26,7 @@ from streamdp.lab.offpolicy.statements import as_json
 from streamdp.lab.papers import on_logs
 from streamdp.lab.papers.bandit import BanditEngine
 from streamdp.lab.papers.learners import Bandit
-from streamdp.lab.papers.on_logs import KeyRecords
+from streamdp.lab.papers.on_logs import ShownLosses
 from streamdp.lab.papers.play import BanditRun, regret_of, simulate_bandit, steady
 from streamdp.lab.papers.registered import PaperLearner
 from tests.support.command_line import run_command
@@ -102,7 +102,7 @@ def test_waits_a_rejected_run_for_records_that_show_what_it_plays() -> None:
     """Records are taken in order, each once, and each shows the arm that was played."""
     log = made_up(2_000, seed=2, draws=EVEN)
     for text in LEARNERS:
-        records = KeyRecords(log, np.arange(log.slots))
+        records = ShownLosses(log.by_key.of(0, log.slots), len(log.actions))
         learner = bandit(text)
         run = BanditRun(learner, records, np.random.default_rng(1), log.slots, meet=records.meet)
         played = run.played()
@@ -121,7 +121,7 @@ def test_is_a_rejected_run_a_live_run() -> None:
     regrets = []
     for seed in range(150):
         log = made_up(600, seed=seed, draws=EVEN)
-        records = KeyRecords(log, np.arange(log.slots))
+        records = ShownLosses(log.by_key.of(0, log.slots), len(log.actions))
         run = BanditRun(learner, records, np.random.default_rng(seed), log.slots, meet=records.meet)
         regrets.append(float(regret_of(world, run.played(), (slots,))[0]))
     live = simulate_bandit(learner, world, runs=300, horizon=slots)
@@ -133,7 +133,7 @@ def test_would_records_that_show_another_action_be_noticed() -> None:
     """The control: a run that takes every record as its own has another regret."""
     learner = bandit("lazy_thompson:play=held")
     log = made_up(600, seed=1, draws=EVEN)
-    records = KeyRecords(log, np.arange(log.slots))
+    records = ShownLosses(log.by_key.of(0, log.slots), len(log.actions))
     records.taken[:] = np.arange(log.slots)
     played = BanditRun(learner, records, np.random.default_rng(1), log.slots).played()
     assert (log.played[: len(played)] != played).any()

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 CONTENTS = ("reward", "loss", "losses")
 
-_LOSSES_A_ROW = 512
-"""A row of feedback takes as long to read as so many losses."""
+_LOSSES_A_ROW, _LOSSES_A_DRAW = 512, 16
+"""A row of feedback takes as long to read as so many losses, and to play by a learner and seed."""
 
-_LOSSES_A_BYTE = 4
-"""And so does a byte of a file that does not say how many rows it has."""
+_BYTES_A_ROW = 128
+"""Of a file that does not say how many rows it has."""
 
 LogArgument = Annotated[
     str,
@@ -183,7 +183,7 @@ def losses(
     from streamdp.lab.commands._written import report as shown_as
     from streamdp.lab.common.cells import USUAL_LEARNERS, parse_candidates, parse_epsilons
     from streamdp.lab.logs import open_log
-    from streamdp.lab.replay.replaying import Question, costs, replay_log, seeds_of
+    from streamdp.lab.replay.replaying import Question, as_read, costs, replay_log, seeds_of
     from streamdp.lab.replay.reported import as_json as figures
     from streamdp.lab.workers import workers_of
 
@@ -195,7 +195,7 @@ def losses(
     candidates, which = parse_candidates(learners or USUAL_LEARNERS), seeds_of(seeds, first_seed)
     question = Question(candidates, budgets, which, _named(stream), epoch)
     source = open_log(log, how)
-    size = source.slots * len(source.actions) if len(source.parts) > 1 else 0
+    size = as_read(source, question) if len(source.parts) > 1 else 0
     for cost in costs(source, question):
         typer.echo(f"cost: {cost}", err=True)
     with watching() as watch, workers_of(executor, size) as workers:
@@ -261,7 +261,9 @@ def shown(
         most_key_bytes,
         () if ledger is None else _lists_in(ledger, stream, epoch, logged=logged),
     )
-    size = _LOSSES_A_ROW * rows_in(log) or _LOSSES_A_BYTE * bytes_of(log)
+    rows = rows_in(log) or bytes_of(log) // _BYTES_A_ROW
+    plays = len(question.learners) * len(budgets) * len(question.seeds)
+    size = rows * (_LOSSES_A_ROW + _LOSSES_A_DRAW * plays)
     with watching() as watch, workers_of(executor, size) as workers:
         replay = _replayed(log, question, how, options, watch, workers)
     if most is not None:

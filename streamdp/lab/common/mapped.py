@@ -116,6 +116,13 @@ def longest_first(counts: Ints) -> Ints:
     return order
 
 
+def begins_of(order: Ints, counts: Ints) -> Ints:
+    """Where the rows of each key begin, if keys with these numbers of rows lie in an order."""
+    begins = np.empty_like(counts)
+    begins[order] = np.cumsum(counts[order]) - counts[order]
+    return begins
+
+
 def by_key(
     counts: Ints,
     chunks: Iterable[tuple[NDArray[Any], Arrays]],

@@ -111,6 +111,8 @@ class ShownLog:
     @cached_property
     def without_contexts(self) -> ShownLog:
         """The same slots for learners that see no contexts."""
+        if self.cells == 1 and not self.masks:
+            return self
         gathered = Gathered()
         for chunk in self.chunks():
             gathered.add((chunk.shown.astype(np.int32),))

@@ -29,7 +29,7 @@ from streamdp.lab.common.answer import Answer
 from streamdp.lab.common.bench import Bench
 from streamdp.lab.common.cells import Epsilon, LearnerCell
 from streamdp.lab.logs.log import Log, key_text
-from streamdp.lab.logs.shown import ShownLog, SlotCells
+from streamdp.lab.logs.shown import KeyRecords, ShownLog, SlotCells
 from streamdp.lab.logs.stages import Watch, unwatched
 from streamdp.lab.offpolicy import exact, rejection, weighted
 from streamdp.lab.offpolicy.cells import AnyCell, FeedbackCell, cells_of
@@ -128,13 +128,13 @@ class OwnPlay(Protocol):
     slots_a_second: float
 
     def on_losses(
-        self, cell: AnyCell, log: Log, keys: exact.LogKeys, slots: exact.KeySlots, bench: Bench
+        self, cell: AnyCell, name: str, counts: Ints, slots: exact.KeySlots, bench: Bench
     ) -> Answer:
-        """Play the losses of all actions as feedback."""
+        """Play the losses of all actions of a log as feedback; `counts` are each key's slots."""
         ...
 
-    def on_draws(self, cell: AnyCell, log: ShownLog, bench: Bench) -> Answer:
-        """Play uniform draws, by the records that show what it plays."""
+    def on_draws(self, cell: AnyCell, log: ShownLog, records: KeyRecords, bench: Bench) -> Answer:
+        """Play a log of uniform draws, by the records that show what it plays."""
         ...
 
 
@@ -168,9 +168,10 @@ def replay_losses(
     bench, workers = question.bench, workers.near
     keys, slots, answers = exact.play_losses(log, policies, bench, watch, within, workers)
     tell = watch("playing phases, learners", len(own))
-    for done, cell in enumerate(own):
+    work = partial(_on_losses, name=log.name, counts=keys.counts, slots=slots, bench=bench)
+    for done, answer in enumerate(workers.map(work, own)):
         tell(done)
-        answers.append(cell.learner.on_losses(cell, log, keys, slots, bench))
+        answers.append(answer)
     watched = int(keys.counts.argmax())
     partition, key = keys.rows.keys[watched]
     totals, lost = keys.totals / (1 << 20), float(keys.lost.min(axis=2).sum()) / (1 << 20)
@@ -224,9 +225,11 @@ def replay_shown(
     if method == "uniform":
         rejected = rejection.reject(log, policies, bench, watch, workers)
         tell = watch("playing phases on records that agree, learners", len(phases))
-        for done, cell in enumerate(phases):
+        seen = log.without_contexts if phases else log
+        work = partial(_on_draws, log=seen, records=seen.by_key, bench=bench)
+        for done, met in enumerate(workers.map(work, phases)):
             tell(done)
-            rejected.append(cell.learner.on_draws(cell, log.without_contexts, bench))
+            rejected.append(met)
         return replace(answer, rejected=_in_order(rejected, cells))
     return answer
 
@@ -246,6 +249,18 @@ def _parted(
         tuple(cell for cell, itself in zip(cells, own, strict=True) if not itself),
         tuple(cell for cell, itself in zip(cells, own, strict=True) if itself),
     )
+
+
+def _on_losses(
+    cell: LearnerCell[OwnPlay], *, name: str, counts: Ints, slots: exact.KeySlots, bench: Bench
+) -> Answer:
+    return cell.learner.on_losses(cell, name, counts, slots, bench)
+
+
+def _on_draws(
+    cell: LearnerCell[OwnPlay], *, log: ShownLog, records: KeyRecords, bench: Bench
+) -> Answer:
+    return cell.learner.on_draws(cell, log, records, bench)
 
 
 def _in_order(answers: list[Answer], cells: tuple[AnyCell, ...]) -> tuple[Answer, ...]:

@@ -37,7 +37,7 @@ from streamdp.core.schedule import Schedule
 from streamdp.lab.common.answer import Answer, Shares, Trajectory
 from streamdp.lab.common.bench import Bench
 from streamdp.lab.common.estimates import MeanReward, PolicyValues
-from streamdp.lab.common.mapped import Gathered, longest_first
+from streamdp.lab.common.mapped import Gathered, begins_of, longest_first
 from streamdp.lab.logs.shown import CHUNK, KeyRecords, ShownLog, over_cells
 from streamdp.lab.logs.stages import Watch, unwatched
 from streamdp.lab.offpolicy.cells import FeedbackCell, ends_of
@@ -292,11 +292,11 @@ def _answers(
             for won in keys.by_seed:  # one after the other: sums of floats depend on their order
                 own += won
     order, counts = longest_first(log.counts), schedule.blocks_of(log.counts) + 1
-    starts = np.empty_like(counts)
-    starts[order] = np.cumsum(counts[order]) - counts[order]
     block = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     many = arms // len(log.actions) * len(log.allowed)
-    groups = ((np.repeat(starts, counts) + block)[:, None] * many + np.arange(many)).ravel()
+    groups = (
+        (np.repeat(begins_of(order, counts), counts) + block)[:, None] * many + np.arange(many)
+    ).ravel()
     block, whole = np.repeat(block, many), np.zeros_like(groups)  # in the log's order
     ends = ends_of(schedule, int(counts.max()), longest=int(log.counts.max()))
     for cell, gathered, won, keys in zip(cells, of_groups, by_seed, longest, strict=True):

@@ -12,7 +12,7 @@ filled, and its policies are not those of blocks. So is a service's own log: no 
 learners. Learners with expert advice are refused too: no log holds advice.
 
 A run goes through the shipped course of play, with noise of the shipped law from numpy's generator
-and feedback at once. Logs of all losses are held in memory here, because courses look back.
+and feedback at once. A key's losses are held in memory here, because courses look back.
 """
 
 from __future__ import annotations
@@ -25,87 +25,60 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator, default_rng  # noqa: TID251 - plays of a replay: no secret
 
-from streamdp.core.arrays import Floats, Ints
+from streamdp.core.arrays import Ints
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.grid import UNIT
 from streamdp.lab.common.answer import Answer, Charge, Shares, Trajectory
 from streamdp.lab.common.bench import Bench
 from streamdp.lab.common.cells import LearnerCell
-from streamdp.lab.common.mapped import held, longest_first
-from streamdp.lab.logs.log import Log
-from streamdp.lab.logs.shown import ShownLog
+from streamdp.lab.common.mapped import begins_of, held, let_go, longest_first
+from streamdp.lab.logs.shown import KeyRecords, ShownLog
 from streamdp.lab.offpolicy.estimators import over_seeds
-from streamdp.lab.offpolicy.exact import KeySlots, LogKeys
+from streamdp.lab.offpolicy.exact import KeySlots
 from streamdp.lab.offpolicy.rejection import POINTS, answer_of
 from streamdp.lab.papers.learners import Bandit
 from streamdp.lab.papers.play import BanditRun, WrittenLosses
 
 MOST_BYTES = 1 << 31
-"""Bytes of losses that are held at once."""
+"""Bytes of a key's losses, which are held at once."""
 
 
 # -- losses of all actions -----------------------------------------------------------------------
 
 
 def play_losses(
-    cell: LearnerCell[Any],
-    learner: Bandit,
-    log: Log,
-    keys: LogKeys,
-    slots: KeySlots,
-    bench: Bench,
+    cell: LearnerCell[Any], learner: Bandit, name: str, counts: Ints, slots: KeySlots, bench: Bench
 ) -> Answer:
-    """Play a learner under each seed on a log of losses."""
-    tables, marks = _tables(log, keys, slots), _marks(int(keys.counts.max()))
-    least = np.zeros(len(marks))
-    for table in tables:
-        least += table.least(np.minimum(marks, len(table.written)).tolist())
-    return _exact(cell, learner, tables, marks, least, bench, keys)
-
-
-def _tables(log: Log, log_keys: LogKeys, slots: KeySlots) -> list[WrittenLosses]:
-    """The losses of each key, in its order."""
-    K = len(log.actions)
-    if (size := log_keys.slots * K * 8) > MOST_BYTES:
-        what = "too many losses for learners whose phases follow counts: they are held in memory"
+    """Play a learner under each seed on a log of losses, key after key."""
+    K, longest = slots.losses.shape[1], int(counts.max())
+    if (size := longest * K * 8) > MOST_BYTES:
+        what = "a key has too many losses for learners whose phases follow counts: they are held in"
         expected = f"at most {MOST_BYTES:,} bytes, or policy_* learners, which read a log in passes"
-        raise InvalidConfig(log.name, what, expected=expected, got=f"{size:,}")
-    order = longest_first(log_keys.counts)  # in which slots are laid out
-    ends = np.cumsum(log_keys.counts[order])
-    parts = np.split(slots.losses / UNIT, ends[:-1])
-    tables = {row: WrittenLosses(of) for row, of in zip(order.tolist(), parts, strict=True)}
-    return [tables[row] for row in range(len(order))]
-
-
-def _exact(
-    cell: LearnerCell[Any],
-    learner: Bandit,
-    tables: Sequence[WrittenLosses],
-    marks: Ints,
-    least: Floats,
-    bench: Bench,
-    log_keys: LogKeys,
-) -> Answer:
-    regrets = np.zeros((len(bench.seeds), len(marks)))
+        raise InvalidConfig(name, f"{what} memory", expected=expected, got=f"{size:,}")
+    marks, begins = _marks(longest), begins_of(longest_first(counts), counts)
+    regrets, least = np.zeros((len(bench.seeds), len(marks))), np.zeros(len(marks))
     shown, charge = [], _Charge(learner)
-    for at, seed in enumerate(bench.seeds):
-        for row, table in enumerate(tables):
-            run = BanditRun(learner, table, _generator(seed, row), len(table.written))
+    for row, (begin, count) in enumerate(zip(begins.tolist(), counts.tolist(), strict=True)):
+        table = WrittenLosses(slots.losses[begin : begin + count] / UNIT)
+        let_go(slots.losses)
+        least += table.least(np.minimum(marks, count).tolist())
+        for at, seed in enumerate(bench.seeds):
+            run = BanditRun(learner, table, _generator(seed, row), count)
             played = run.played()
             own = np.cumsum(table.written[np.arange(len(played)), played])
             regrets[at] += own[np.minimum(marks, len(own)) - 1]
-            if row == log_keys.counts.argmax():
+            if row == counts.argmax():
                 shown.append(played)
             if not at:
                 charge.add(run, len(played))
     regrets -= least
-    rewards = 1 - (regrets[:, -1] + least[-1]) / log_keys.slots
+    rewards = 1 - (regrets[:, -1] + least[-1]) / counts.sum()
     return Answer(
         cell=cell,
         reward=over_seeds(rewards),
         rewards=rewards,
         course=Trajectory.of_runs(marks, regrets),
-        shares=_shares(shown, marks, log_keys.totals.shape[1]),
+        shares=_shares(shown, marks, K),
         charge=charge.total(),
         runs=len(regrets),
         regret=regrets[:, -1],
@@ -168,36 +141,39 @@ class _Charge:
 # -- uniform draws -------------------------------------------------------------------------------
 
 
-def play_draws(cell: LearnerCell[Any], learner: Bandit, log: ShownLog, bench: Bench) -> Answer:
+def play_draws(
+    cell: LearnerCell[Any], learner: Bandit, log: ShownLog, records: KeyRecords, bench: Bench
+) -> Answer:
     """Play a learner under each seed, on the records that show what it plays."""
-    keys = np.split(np.argsort(log.row, kind="stable"), np.cumsum(log.counts)[:-1])
-    met = held((len(bench.seeds), log.slots), np.bool_)
+    counts, met = log.counts, held((len(bench.seeds), log.slots), np.bool_)
+    begins = begins_of(longest_first(counts), counts)
     shown, charge = [], _Charge(learner)
-    for row, places in enumerate(keys):
+    for row, (begin, count) in enumerate(zip(begins.tolist(), counts.tolist(), strict=True)):
+        own = records.of(begin, begin + count)
         for at, seed in enumerate(bench.seeds):
-            records = KeyRecords(log, places)
-            run = BanditRun(learner, records, _generator(seed, row), len(places), meet=records.meet)
+            met_by = ShownLosses(own, len(log.actions))
+            run = BanditRun(learner, met_by, _generator(seed, row), count, meet=met_by.meet)
             played = run.played()
-            met[at, places[records.taken[: len(played)]]] = True
-            if row == log.counts.argmax():
+            met[at, own.place[met_by.taken[: len(played)]]] = True
+            if row == counts.argmax():
                 shown.append(played)
             if not at:
                 charge.add(run, len(played))
+        let_go(met)
     shares = _shares(shown, _marks(max(1, min(len(plays) for plays in shown))), len(log.actions))
     return answer_of(cell, log, met, shares=shares, charge=charge.total())
 
 
-class KeyRecords:
+class ShownLosses:
     """A key's records as losses: each slot is the next record that shows the play."""
 
     __slots__ = ("_lost", "_shown", "arms", "taken")
 
-    def __init__(self, log: ShownLog, places: Ints) -> None:
-        self.arms = len(log.actions)
-        played = log.played[places]
-        self._shown = [np.flatnonzero(played == arm).tolist() for arm in range(self.arms)]
-        self._lost = 0.5 - log.gain[places] / UNIT
-        self.taken = np.zeros(len(places), dtype=np.int64)  # by slot: the record's index
+    def __init__(self, records: KeyRecords, arms: int) -> None:
+        self.arms = arms
+        self._shown = [np.flatnonzero(records.played == arm).tolist() for arm in range(arms)]
+        self._lost = 0.5 - records.gain / UNIT
+        self.taken = np.zeros(len(records.gain), dtype=np.int64)  # by slot: the record's index
 
     def meet(self, slot: int, plays: Ints) -> Ints:
         """The plays from a slot on that the log can answer with later records."""

@@ -19,10 +19,9 @@ from streamdp.lab.audit import Audit
 from streamdp.lab.common.answer import Answer
 from streamdp.lab.common.bench import Bench
 from streamdp.lab.common.cells import PLAYS_ITSELF
-from streamdp.lab.logs.log import Log
-from streamdp.lab.logs.shown import ShownLog
+from streamdp.lab.logs.shown import KeyRecords, ShownLog
 from streamdp.lab.offpolicy.cells import AnyCell
-from streamdp.lab.offpolicy.exact import KeySlots, LogKeys
+from streamdp.lab.offpolicy.exact import KeySlots
 from streamdp.lab.papers.audit import audit_bandit
 from streamdp.lab.papers.learners import BANDIT_RECIPES, Bandit
 from streamdp.lab.papers.on_logs import play_draws, play_losses
@@ -86,14 +85,14 @@ class PaperLearner:
         return np.array(marks), outcome.regrets
 
     def on_losses(
-        self, cell: AnyCell, log: Log, keys: LogKeys, slots: KeySlots, bench: Bench
+        self, cell: AnyCell, name: str, counts: Ints, slots: KeySlots, bench: Bench
     ) -> Answer:
         """Play the losses of all actions as feedback."""
-        return play_losses(cell, self.bandit, log, keys, slots, bench)
+        return play_losses(cell, self.bandit, name, counts, slots, bench)
 
-    def on_draws(self, cell: AnyCell, log: ShownLog, bench: Bench) -> Answer:
+    def on_draws(self, cell: AnyCell, log: ShownLog, records: KeyRecords, bench: Bench) -> Answer:
         """Play uniform draws."""
-        return play_draws(cell, self.bandit, log, bench)
+        return play_draws(cell, self.bandit, log, records, bench)
 
     def audited(self, *, samples: int, randomness: Randomness) -> Audit:
         """Whether it costs each observation at most what it is charged."""

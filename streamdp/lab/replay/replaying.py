@@ -183,8 +183,18 @@ def costs(log: Log, question: Question) -> Sequence[str]:
     return sentences
 
 
+def as_read(log: Log, question: Question) -> int:
+    """How many losses are read in the time that the pass over a log takes."""
+    redrawn = any(map(redraws, plan(log, question).asked))
+    times = len(question.seeds) * READ_A_SECOND / REDRAWN_A_SECOND if redrawn else 0
+    return round(log.slots * len(log.actions) * (1 + times))
+
+
+READ_A_SECOND = 1.0e8
+"""Losses per second that are read and summed, on one core of 2024; for estimates only."""
+
 REDRAWN_A_SECOND = 2.0e7
-"""Losses per second that are drawn anew and summed, on one core of 2024; for estimates only."""
+"""Losses per second that are drawn anew and summed, likewise."""
 
 FOLLOWED_A_SECOND = 2.0e7
 """Losses per second that slot-by-slot follow-the-leader handles, likewise."""

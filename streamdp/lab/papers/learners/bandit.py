@@ -21,10 +21,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from typing import ParamSpec, Protocol
 
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig
+from streamdp.core.kinds.recipe import config_of
 from streamdp.core.learners.leader import read_actions
 from streamdp.core.learners.recipes import Recipes, registered
 
@@ -110,6 +112,10 @@ class Bandit:
     def __post_init__(self) -> None:
         """Check the actions' names."""
         object.__setattr__(self, "actions", read_actions(self.actions))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """What is sent to another process: the recipe and its options; `begin` is made there."""
+        return partial(bandit_of, actions=self.actions), (config_of(self),)
 
     def __str__(self) -> str:
         """One line for tables and logs."""
