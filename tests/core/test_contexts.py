@@ -161,7 +161,7 @@ def after(
         on_sums, on_counts = drawn(rng, noise, sums.shape)
         sums, counts = sums + on_sums, counts + on_counts
     if noise.on_counts:
-        shows = of.divided(state, table, counts, np.array([1000]))
+        shows = of.divided(state, table, counts, np.array([1000]), noise)
     return of.learned(state, table, sums, counts, shows, noise)
 
 
@@ -246,8 +246,8 @@ def test_the_fit_is_that_of_plain_tables(shape: tuple[int, ...], noise: NoiseVar
         assert np.allclose(deviation, expected_deviation, rtol=1e-7)
         assert np.allclose(mean, expected_mean, rtol=1e-6, atol=1e-10)
     lengths, tables = np.array([50, 60, 70]), np.array([0, 1, 1])
-    alone = [of.policy(state[[at]], tables[[at]], lengths[[at]]) for at in range(3)]
-    assert (of.policy(state, tables, lengths) == np.concatenate(alone)).all()
+    alone = [of.policy(state[[at]], tables[[at]], lengths[[at]], noise) for at in range(3)]
+    assert (of.policy(state, tables, lengths, noise) == np.concatenate(alone)).all()
 
 
 @pytest.mark.parametrize("finer", [(0,), (0, 1)])
@@ -319,7 +319,7 @@ def test_a_policy_is_open_as_to_what_its_block_tells() -> None:
         state = after(of, state, (), gains, shown, EXACT, rng)
     lengths = np.array([10_000])
     by_table = [
-        of.policy(state, np.array([table]), lengths).reshape(12, 3) / PARTS
+        of.policy(state, np.array([table]), lengths, EXACT).reshape(12, 3) / PARTS
         for table in range(len(of.tables))
     ]
     assert (by_table[0] == by_table[0][0]).all()
@@ -338,7 +338,8 @@ def tables_of(
     rng, state, table, found = np.random.default_rng(seed), nothing(of), np.zeros(1, int), []
     cells = np.full(rates.size // of.actions, of.actions / rates.size)
     for length in lengths:
-        policy = of.policy(state, table, np.array([length])).reshape(-1, of.actions) / PARTS
+        policy = of.policy(state, table, np.array([length]), EXACT)
+        policy = policy.reshape(-1, of.actions) / PARTS
         events = rng.multinomial(length, cells)
         shown = rng.multinomial(events, policy / policy.sum(axis=1, keepdims=True))
         gains = rng.binomial(shown, rates.reshape(shown.shape)) - shown / 2
@@ -383,7 +384,7 @@ def test_what_is_best_stays_so_where_it_is_always_rewarded() -> None:
     assert isinstance(made.rule, ContextModel)
     random, rewarded = np.random.default_rng(1), np.array([1, 0, 0, 0, 1, 0, 0, 0, 0])
     row, policies = PublicRow.opened(made.evidence, np.zeros(0, np.int64)), []
-    for block in range(18):
+    for block in range(24):
         length = int(made.schedule.lengths(np.array([block]))[0])
         policy = row.in_force(length).reshape(3, 3) / PARTS
         phones = int(random.binomial(length, 0.5))
@@ -458,11 +459,11 @@ def test_private_shows_are_divided_by_policy_and_frequency() -> None:
     of, rng = model((2, 3), 2), np.random.default_rng(9)
     state = played(rng, of, NOISY, 50_000)
     counts = np.array([[900.0, 300.0]])
-    shown = of.divided(state, 0, counts, np.array([1200]))
+    shown = of.divided(state, 0, counts, np.array([1200]), NOISY)
     assert np.allclose(of.counted(0, shown), counts)
     of_cells = shown.reshape(2, 3, 2)
     assert of_cells[0, :, 0].min() > of_cells[1, :, 0].max()  # the policy shows it there
-    even = of.divided(nothing(of), 0, counts, np.array([1200]))
+    even = of.divided(nothing(of), 0, counts, np.array([1200]), NOISY)
     assert np.allclose(even.reshape(6, 2), counts / 6)
 
 
@@ -500,7 +501,7 @@ def test_an_interaction_of_two_fields_is_learned_for_all_others() -> None:
     shown[1, 2, 1] = 0
     gains = rng.binomial(shown, rates) - shown / 2
     state = after(of, nothing(of), (0, 1, 2), gains, shown, EXACT)
-    policy = of.policy(state, np.array([7]), np.array([1000])).reshape(rates.shape)
+    policy = of.policy(state, np.array([7]), np.array([1000]), EXACT).reshape(rates.shape)
     assert policy[1, 2, 1, 1] > 0.8 * PARTS
 
 
@@ -512,7 +513,7 @@ def test_cells_learn_from_each_other() -> None:
     entries = state[0, :, 1:].reshape(2, 2, -1)[:, :, whole]
     entries.reshape(2, 2, 4, 3, 5, 4)[:, :, 1, 2, 4] = 0.0
     state[0, :, 1:].reshape(2, 2, -1)[:, :, whole] = entries
-    policy = of.policy(state, np.array([7]), np.array([1000])).reshape(4, 3, 5, 4)
+    policy = of.policy(state, np.array([7]), np.array([1000]), EXACT).reshape(4, 3, 5, 4)
     assert policy[1, 2, 4].argmax() == 1
     assert policy[1, 2, 4, 1] > 0.8 * PARTS
 
@@ -525,7 +526,7 @@ def test_a_change_is_followed_and_none_is_seen_where_nothing_changes(noise: Nois
     state, table, length = nothing(of), np.zeros(1, int), np.array([18_000])
     for block in range(15):
         best = (a + (block >= 10)) % 3 == action
-        policy = of.policy(state, table, length).reshape(best.shape) / PARTS
+        policy = of.policy(state, table, length, noise).reshape(best.shape) / PARTS
         shown = rng.poisson(1500 * policy)
         gains = rng.binomial(shown, 0.03 + 0.03 * best) - shown / 2
         state = after(of, state, of.tables[int(table[0])], gains, shown, noise, rng)
@@ -534,7 +535,7 @@ def test_a_change_is_followed_and_none_is_seen_where_nothing_changes(noise: Nois
             likeliest = of.history.carried(state)[0, 0].sum()
             weights = state[0, :, 1 : 1 + of.kept].sum(axis=1)
             assert likeliest == weights.max()  # it has seen all blocks
-    policy = of.policy(state, table, length).reshape(best.shape) / PARTS
+    policy = of.policy(state, table, length, noise).reshape(best.shape) / PARTS
     assert policy[best].mean() > 0.8
 
 
@@ -560,7 +561,7 @@ def test_policies_add_up_in_each_cell_above_the_floor(shape: tuple[int, ...]) ->
     of, cells = model(shape, 3), int(np.prod(shape))
     states = np.concatenate([nothing(of), played(np.random.default_rng(4), of, EXACT, 5000)])
     tables = np.array([0, len(of.tables) - 1])
-    policies = of.policy(states, tables, np.array([100, 100])).reshape(2, cells, 3)
+    policies = of.policy(states, tables, np.array([100, 100]), EXACT).reshape(2, cells, 3)
     assert (policies.sum(axis=2, dtype=np.int64) == PARTS).all()
     assert policies[0].max() - policies[0].min() <= 1
     assert policies.min() >= 0.08 * PARTS - 2
@@ -594,11 +595,11 @@ def test_policies_are_the_same_bytes_everywhere() -> None:
             shown[None].astype(float),
             noise,
         )
-        policy = of.policy(state, np.array([table]), np.array([2**block]))
+        policy = of.policy(state, np.array([table]), np.array([2**block]), noise)
         falls = of.prospects(state, shown[None].astype(float), noise)
         digests.append(sha256(falls.astype("<f8").tobytes()).hexdigest()[:12])
         digests.append(sha256(policy.astype("<u4").tobytes()).hexdigest()[:12])
     assert digests == [
-        "2c65dc709526", "d67a5914946c", "5cdd63c3ccfa", "a23bbdb8ac64", "99655c81f027",
-        "758f7bc11f69", "bd65f8875549", "d6a5b2b09650", "dbbcc130fcf6", "c92a6edaa4b7",
+        "e533991dbdaf", "f53cf964105e", "71883a2f8cb2", "d48833fdc29e", "16ea09dd34d3",
+        "4ac02619769e", "8d32d040e048", "587bb0266cd7", "cc42cd5ababf", "424915dd0054",
     ]  # fmt: skip

@@ -236,9 +236,8 @@ def test_what_is_known_decides(recipe: str) -> None:
     state = history_after(learner, nothing_known(learner), gains, shown)
     for _ in range(60):
         state = history_after(learner, state, gains, shown)
-    policy = policy_after(learner, state, np.full(1, 12))[0][
-        :5
-    ]  # of the first cell, if there are cells
+    block = np.full(1, learner.schedule.first_as_long(4096))
+    policy = policy_after(learner, state, block)[0][:5]  # of the first cell, if there are cells
     assert policy.argmax() == 2
     assert policy[2] > PARTS * 0.9
     least = {"policy_blocks": 1, "policy_following": 1, "policy_weights": PARTS // 100 - 2}.get(

@@ -331,7 +331,11 @@ def faults(of: PolicyLearner, taken: int) -> Iterator[str]:
         allowed = np.arange(3) != 1 if under else None
         if releases.kind[at] != releases.kinds.index(OPENING):
             row.fold(releases.numbers[at], int(releases.stop[at] - releases.start[at]), allowed)
-        if policy.tolist() != row.in_force(4, allowed).tolist():
+            next_block = int(releases.block[at]) + 1
+        else:
+            next_block = 0
+        length = int(of.schedule.lengths(np.array([next_block]))[0])
+        if policy.tolist() != row.in_force(length, allowed).tolist():
             yield "a policy does not follow from releases and list"
 
 

@@ -28,6 +28,7 @@ from streamdp.core.evidence.context_model import ContextModel
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.evidence import STAYS_AWAY, Known
 from streamdp.core.evidence.policy import PARTS, policy_of
+from streamdp.core.evidence.policy_posterior import NoiseVariance
 from streamdp.core.evidence.released_tables import ReleasedTables
 from streamdp.core.grid import UNIT
 from streamdp.core.kinds.recipe import config_of
@@ -262,7 +263,9 @@ def test_two_arms_stand_for_any_number() -> None:
     ]
     assert isinstance(two.rule, ContextModel)
     with pytest.raises(InvalidConfig, match="another table"):
-        two.rule.policy(np.zeros((1, 2, 9)), np.zeros(1, np.int64), np.ones(1, np.int64))
+        two.rule.policy(
+            np.zeros((1, 2, 9)), np.zeros(1, np.int64), np.ones(1, np.int64), NoiseVariance(1.0)
+        )
 
 
 def test_a_stream_learns_what_is_best_in_each_cell() -> None:
@@ -282,7 +285,7 @@ def test_a_stream_learns_what_is_best_in_each_cell() -> None:
         )
     )  # fmt: skip
     blocks = [release for release in releases if release.kind == SUMS]
-    assert len(blocks) == 17  # of 1, 2, 4, … 4096 and four times 6400 slots
+    assert len(blocks) == 30  # of 1, 2, 3, 4, 6, … 2217 and ten times 3200 slots
     assert all(len(release.policy or b"") == 4 * len(ARMS) for release in blocks)
     policy = machine.in_force(b"home")
     assert policy is not None

@@ -39,19 +39,14 @@ import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
 
-ROUNDS = 16
+ROUNDS = 8
 """Of fitting. Variances begin small, and few rounds keep them small where little is known."""
-
-_LEAST_ROUNDS = 8
-_WORK = 2_600_000
-"""Numbers of tables, times factors, times rounds: large tables of many fields get fewer rounds."""
 
 _EVERYWHERE = 0.25  # (level/2)²: the first variance of the effects of actions everywhere
 _FIELDS = 0.05  # (level/2)²: the first variance of all fields together
 _PAIRS = 0.02  # (level/2)²: the first variance of all pairs of fields together
 _MORE = 0.002  # (level/2)²: the first variance of the effects of more fields together
 _LEAST = 1e-4  # of the first variance: none falls below, and none rises above (level/2)²
-_PREDICTING = 5  # rounds of a fit that only predicts a block
 
 Fields = tuple[int, ...]
 
@@ -69,10 +64,11 @@ def levels_of(shape: Sequence[int], of: Sequence[int], table: Sequence[int]) -> 
 
 
 class Fitted(NamedTuple):
-    """The mean and variance of each arm's sum of effects, and what may be found of each effect."""
+    """The mean of each arm's sum of effects, and how far each effect is open."""
 
     mean: Floats
-    variance: Floats
+    spread: Floats
+    """The variance of each effect."""
     may_be: Floats
     """The variance of each effect, where a factor of which little is known may vary by more than
     what was fitted: between its first variance and the most, a quarter of the way in logarithms."""
@@ -160,7 +156,6 @@ class Factors:
     of_variance: Ints  # of each effect: its row and factor, of which each row has a variance
     size: Floats  # of each row and factor: how many effects
     first: Floats  # of each row and factor: the first variance
-    rounds: int
 
     @staticmethod
     @lru_cache(maxsize=32)
@@ -240,7 +235,6 @@ class Factors:
                 for at, many in enumerate(levels)
             ]
         )
-        work = max(1, sum(sizes) // rows) * len(factors)
         return Factors(
             groups(tables),
             tuple(map(_cells, groups([every]))),
@@ -249,24 +243,13 @@ class Factors:
             of_variance,
             np.bincount(of_variance).astype(np.float64),
             np.array(first * rows),
-            min(ROUNDS, max(_LEAST_ROUNDS, _WORK // work)),
         )
 
-    def fitted(
-        self,
-        weights: Floats,
-        scores: Floats,
-        shares: Floats,
-        unit: Floats,
-        *,
-        open_: Floats | None = None,
-        predicting: bool = False,
-    ) -> Fitted:
-        """The effects by rounds over the factors; by fewer of them for a prediction.
+    def fitted(self, weights: Floats, scores: Floats, shares: Floats, unit: Floats) -> Fitted:
+        """The effects by rounds over the factors.
 
         `weights` and `scores` are those of the entries, `shares` those of each arm in the entries
-        of coarse tables, up to a factor. With `open_`, a number for each row and factor, the
-        variance of a factor's effects counts so many times in that of arms.
+        of coarse tables, up to a factor.
         """
         of_entries = [_joined(weights, of.entries) for of in self.groups]
         of_sums = [
@@ -287,13 +270,13 @@ class Factors:
         self._spread(known, variances, spread)
         rest = scores.copy()  # what is not explained yet
         within, coarse = self._within(shares), slice(self.coarse.entries)
-        for turn in range((_PREDICTING if predicting else self.rounds) + 1):
+        for turn in range(ROUNDS + 1):
             if turn:
                 squares = np.bincount(self.of_variance, effects * effects + spread) / self.size
                 variances = np.maximum(np.minimum(squares * squares / variances, most), least)
                 self._spread(known, variances, spread)
                 if len(within):
-                    of_arms = (within * self._of_arms(effects)).reshape(-1)
+                    of_arms = (within * self.of_arms(effects)).reshape(-1)
                     told = np.bincount(self.coarse.place, of_arms, self.coarse.entries)
                     rest[coarse] = scores[coarse] - weights[coarse] * told
             for group, weight, of_sum, some in zip(
@@ -310,15 +293,14 @@ class Factors:
                 for of in group.entries:
                     rest[of] -= step[at : at + of.stop - of.start]
                     at += of.stop - of.start
-        counted = spread if open_ is None else spread * open_[self.of_variance]
         mean_known = np.bincount(self.of_variance, known) / self.size
         larger = np.sqrt(self.first * np.sqrt(self.first)) * most
         more = np.maximum(larger - variances, 0.0) / (1.0 + mean_known * larger)
         may_be = self._spread(known, variances + more)
-        return Fitted(self._of_arms(effects), self._of_arms(counted), may_be)
+        return Fitted(self.of_arms(effects), spread, may_be)
 
-    def _of_arms(self, numbers: Floats) -> Floats:
-        """The sum of all factors' numbers in each arm."""
+    def of_arms(self, numbers: Floats) -> Floats:
+        """The sum of all factors' numbers, one for each effect, in each arm."""
         total = np.zeros(self.arms)
         for effects, of_sum, sums, place in self.cells:
             total += _placed(_summed(numbers[effects], of_sum, sums), place)
@@ -412,6 +394,7 @@ class Prospects:
     """What a further block would tell of the effects of some rows, by the table it releases."""
 
     tables: tuple[_Prospect, ...]
+    row: Ints  # of each effect
     effects: tuple[slice, ...]
     effect: tuple[Ints, ...]  # of each factor: the effect in each arm
     rows: int
@@ -447,12 +430,23 @@ class Prospects:
                 np.repeat(np.arange(len(told) * rows), np.repeat(sizes, rows) // rows),
             )
 
+        sizes = [actions * prod(shape[field] for field in of) for of in tables]
         return Prospects(
             tuple(map(prospect, tables)),
+            np.concatenate([np.repeat(np.arange(rows), size) for size in sizes]),
             tuple(effects),
             tuple(number(of, every) for of in tables),
             rows,
         )
+
+    def falls(
+        self, table: int, spread: Floats, counts: Floats, variance: Floats, noise: Floats
+    ) -> Floats:
+        """How far the variance of each effect would fall with a table; arguments as in `gains`."""
+        of = self.tables[table]
+        falls = np.zeros(len(spread))
+        falls[of.effects] = self._falls(of, spread, counts, variance, noise)
+        return falls
 
     def gains(
         self, spread: Floats, matters: Floats, counts: Floats, variance: Floats, noise: Floats
@@ -470,29 +464,38 @@ class Prospects:
             ]
         )
         gains = np.empty((len(self.tables), self.rows))
-        for number, (place, entries, effects, effect, of_row) in enumerate(self.tables):
-            shown = np.bincount(place, counts, entries)
-            square = shown * shown
-            own = np.repeat(variance, entries // self.rows) * shown
-            own += np.repeat(noise, entries // self.rows)
-            own[shown == 0] = 1.0
-            before = spread.take(effects)
-            others = before.take(effect)
-            whole = np.zeros(entries)
-            for of in others:
-                whole += of
-            np.subtract(whole, others, out=others)
-            others *= square
-            others += own
-            np.divide(square, others, out=others)
-            told = np.bincount(effect.reshape(-1), others.reshape(-1), len(effects))
-            fall = before * before * told / (1.0 + before * told) * mattering.take(effects)
-            of_factors = np.bincount(of_row, fall).reshape(-1, self.rows)
+        for number, table in enumerate(self.tables):
+            fall = self._falls(table, spread, counts, variance, noise)
+            fall *= mattering.take(table.effects)
+            of_factors = np.bincount(table.of_row, fall).reshape(-1, self.rows)
             total = np.zeros(self.rows)
             for of in of_factors:
                 total += of
             gains[number] = total
         return gains
+
+    def _falls(
+        self, table: _Prospect, spread: Floats, counts: Floats, variance: Floats, noise: Floats
+    ) -> Floats:
+        """How far that of each effect would fall that the table tells of."""
+        place, entries, effects, effect, _ = table
+        shown = np.bincount(place, counts, entries)
+        square = shown * shown
+        own = np.repeat(variance, entries // self.rows) * shown
+        own += np.repeat(noise, entries // self.rows)
+        own[shown == 0] = 1.0
+        before = spread.take(effects)
+        others = before.take(effect)
+        whole = np.zeros(entries)
+        for of in others:
+            whole += of
+        np.subtract(whole, others, out=others)
+        others *= square
+        others += own
+        np.divide(square, others, out=others)
+        told = np.bincount(effect.reshape(-1), others.reshape(-1), len(effects))
+        fall: Floats = before * before * told / (1.0 + before * told)
+        return fall
 
 
 def _joined(numbers: Floats, parts: Sequence[slice]) -> Floats:

@@ -14,8 +14,14 @@ of a pair of fields, or of all. An event enters one number of it, whichever it i
 numbers adds up in whatever is common to them, so a coarse table says more of that, and a fine one
 says what a coarse one cannot. The next block's table is the one after which the variance of what
 matters is expected to fall the most (`chosen`): of each action's mean in each cell, as often as the
-cell occurs, and as much as it is open whether the action is best there: p·(1 − p) for the chance p.
+cell occurs, and as much as it is open whether the action is the better one there (`_open`).
 It follows from releases alone and is fixed before the block begins.
+
+*How much is tried.* A cell plays an action as often as it may *turn out* to be the best there, by
+what the block's table can tell while as many events come as there were: deviations are those of the
+means that will be expected then (`_falls`), not of the truth. What cannot be learned by then, such
+as effects of single cells at first, is no reason to try anything. Trying whatever is open would
+cost several times what is lost by not knowing: a fine table opens a little of everything.
 
 *What is kept* of a hypothesis (below) is, of each entry of each table, a weight and a score, added
 up over blocks. A block whose released gain sum and count are S and n, with noise of variance σ² and
@@ -51,9 +57,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -61,7 +67,7 @@ from streamdp.core.arrays import Bools, Floats, Ints
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.evidence.context_factors import Factors, Fields, Fitted, Prospects, levels_of
 from streamdp.core.evidence.policy import Policy, parts_of, with_floor
-from streamdp.core.evidence.policy_arithmetic import log2, ordered_sum
+from streamdp.core.evidence.policy_arithmetic import log2, normal_cdf, ordered_sum
 from streamdp.core.evidence.policy_best import chances_of_best
 from streamdp.core.evidence.policy_posterior import TAILS, Level, NoiseVariance, level
 from streamdp.core.evidence.policy_regimes import HALF_LOG2_E, WIDTH, RegimeHistory, Regimes
@@ -72,6 +78,20 @@ then, another action may earn nothing."""
 
 _FLOOR_SHARE = 0.5  # the most that all floors together take of a policy
 _NUMBERS = 1 << 14  # of tables that are fitted at once
+_NO_CHANCE = 2.0**-28
+_REMEMBERED = 8  # fits: of what a block's end asks three times, and its next one once more
+
+
+class _Ahead(NamedTuple):
+    """What a row's next block may tell: its table, its length, and the noise in each number."""
+
+    tables: Ints
+    lengths: Ints
+    noise: NoiseVariance
+
+    def of(self, rows: Ints) -> _Ahead:
+        """That of some rows."""
+        return _Ahead(self.tables[rows], self.lengths[rows], self.noise)
 
 
 @dataclass(frozen=True)
@@ -115,12 +135,6 @@ class ContextModel:
         return np.asarray(entries.reshape(len(self.tables), -1))
 
     @cached_property
-    def _telling(self) -> Floats:
-        """1 where a table tells of a factor: tables × factors, the same sets of fields."""
-        telling = [[{*of} <= {*table} for of in self.tables] for table in self.tables]
-        return np.array(telling, dtype=np.float64)
-
-    @cached_property
     def stops(self) -> tuple[int, ...]:
         """Where each table's entries end among those of all tables."""
         sizes = [self.actions * prod(self.shape[of] for of in table) for table in self.tables]
@@ -155,6 +169,7 @@ class ContextModel:
         table: int,
         counts: Floats,
         lengths: Ints,
+        noise: NoiseVariance,
         allowed: Bools | None = None,
     ) -> Floats:
         """How often blocks showed each arm, by noisy counts of a table's entries.
@@ -169,7 +184,7 @@ class ContextModel:
         of_cells = ordered_sum(seen.reshape(len(seen), -1, self.actions).transpose(2, 0, 1))
         of_cells[~np.any(of_cells > 0, axis=1)] = 1.0
         shares = np.repeat(of_cells, self.actions, axis=1) * self.policy(
-            state, np.full(len(state), table), lengths, allowed
+            state, np.full(len(state), table), lengths, noise, allowed
         )
         whole = self._of_entries(table, shares)
         place = self.places[table]
@@ -225,7 +240,7 @@ class ContextModel:
         deviations = np.repeat(wide[:, None], count + 1, axis=1)
         row, number = np.nonzero(regimes.known)
         if len(row):
-            of_cell, variances = self._laws(regimes.arms[row, number], predicting=True)
+            of_cell, variances = self._laws(regimes, row, number)
             means[row, number] = _over_cells(shown[row] * of_cell)
             deviations[row, number] = _over_cells(counts[row] * np.sqrt(variances))
         on_each = noise.on_sums + noise.on_counts * (before.mean * before.mean)
@@ -271,10 +286,14 @@ class ContextModel:
     ) -> Floats:
         rows, shown = len(each), np.maximum(shown, 0.0)
         now = level(each[:, :, : self.stops[-1]])
-        of = self._fitted(each, used, now.mean, predicting=True)
-        chances = self._chances(of.mean, np.sqrt(of.variance), allowed)
+        of = _fitted(self, used, each.tobytes())
+        variances = self._factors(rows, used).of_arms(of.spread)
+        means, variances = (numbers.reshape(-1, self.actions) for numbers in (of.mean, variances))
         events = ordered_sum(shown.reshape(rows, -1, self.actions).transpose(2, 0, 1))
-        matters = events.reshape(-1, 1) * chances * (1.0 - chances)
+        some = slice(None) if allowed is None else allowed
+        matters = np.zeros(means.shape)
+        matters[:, some] = _open(means[:, some], variances[:, some], float(self.spread))
+        matters *= events.reshape(-1, 1)
         on_each = TAILS * (noise.on_sums + noise.on_counts * (now.mean * now.mean))
         further = Prospects.of(self.shape, self.tables, rows, self.actions)
         return further.gains(
@@ -284,17 +303,23 @@ class ContextModel:
     # -- what follows ----------------------------------------------------------------------------
 
     def policy(
-        self, state: Floats, tables: Ints, lengths: Ints, allowed: Bools | None = None
+        self,
+        state: Floats,
+        tables: Ints,
+        lengths: Ints,
+        noise: NoiseVariance,
+        allowed: Bools | None = None,
     ) -> Policy:
         """The policies of all cells, cell by cell, during blocks that release these tables.
 
-        An action is tried as often as it may be the best by what the block's table can tell: it
-        would teach nothing about anything else. One that is not allowed has no chance and no floor.
+        An action is tried as often as it may *turn out* to be the best by what the table can tell
+        of as many events as there were: trying it for anything else would teach nothing. One that
+        is not allowed has no chance and no floor.
         """
         if state.shape[1:] != self.history.shape(self.kept):
             expected, got = f"{self.kept} numbers", f"state {state.shape}"
             raise InvalidConfig("context", "another table", expected=expected, got=got)
-        means, deviations = self.posterior(state, tables)
+        means, deviations = self.posterior(state, _Ahead(tables, lengths, noise))
         chances = self._chances(means, deviations, allowed)
         some = np.ones(self.actions, dtype=np.bool_) if allowed is None else allowed
         many = np.count_nonzero(some)
@@ -321,17 +346,15 @@ class ContextModel:
         )
         return chances
 
-    def posterior(self, state: Floats, tables: Ints | None = None) -> tuple[Floats, Floats]:
+    def posterior(self, state: Floats, ahead: _Ahead | None = None) -> tuple[Floats, Floats]:
         """The mean gain and its deviation, rows × cells × actions: mixed of the hypotheses.
 
-        With tables: the deviation of what these tell of.
+        With `ahead`: the deviation of the mean that will be expected then.
         """
         regimes = Regimes.of(state)
         shares = regimes.likely()
         row, number = np.nonzero(shares)
-        of_each, variances = self._laws(
-            regimes.arms[row, number], None if tables is None else tables[row]
-        )
+        of_each, variances = self._laws(regimes, row, number, ahead)
         share = shares[row, number][:, None, None]
         means, variance = np.zeros((2, len(state), *of_each.shape[1:]))
         each = [np.flatnonzero(number == of) for of in range(shares.shape[1])]
@@ -344,23 +367,24 @@ class ContextModel:
         return means, np.sqrt(variance)
 
     def _laws(
-        self, each: Floats, tables: Ints | None = None, *, predicting: bool = False
+        self, regimes: Regimes, row: Ints, number: Ints, ahead: _Ahead | None = None
     ) -> tuple[Floats, Floats]:
-        """The posterior mean gain and its variance, of each n × cells × actions.
+        """The posterior mean gain and its variance, n × cells × actions, of rows' hypotheses.
 
-        With tables: the variance of what these tell of. `predicting`: by fewer rounds.
+        One hypothesis of all rows after the other: what was fitted so is remembered.
         """
-        centre = level(each[:, :, : self.stops[-1]]).mean
-        means = np.empty((len(each), self.arms))
-        variances = np.empty_like(means)
-        for some, used in self._alike(each):
-            told = None if tables is None else self._telling[tables[some]]
-            of = self._fitted(each[some], used, centre[some], open_=told, predicting=predicting)
-            means[some], variances[some] = (
-                numbers.reshape(len(some), -1) for numbers in (of.mean, of.variance)
-            )
-        shape = len(each), -1, self.actions
-        return (means + centre[:, None]).reshape(shape), variances.reshape(shape)
+        means, variances = np.empty((2, len(row), self.arms))
+        for at in (np.flatnonzero(number == of) for of in np.unique(number)):
+            each = regimes.arms[row[at], number[at]]
+            centre = level(each[:, :, : self.stops[-1]]).mean
+            for some, used in self._alike(each):
+                of, here = _fitted(self, used, each[some].tobytes()), at[some]
+                fall = ahead and self._falls(each[some], of, ahead.of(row[here]))
+                open_ = self._factors(len(some), used).of_arms(of.spread if fall is None else fall)
+                means[here] = of.mean.reshape(len(some), -1) + centre[some][:, None]
+                variances[here] = open_.reshape(len(some), -1)
+        shape = len(row), -1, self.actions
+        return means.reshape(shape), variances.reshape(shape)
 
     def _alike(self, each: Floats) -> list[tuple[Ints, tuple[int, ...]]]:
         """Rows of which the same tables tell something, not too many at once; and these tables.
@@ -379,35 +403,47 @@ class ContextModel:
             for at in range(0, len(rows), at_once)
         ]
 
-    def _fitted(
-        self,
-        each: Floats,
-        used: tuple[int, ...],
-        centre: Floats,
-        *,
-        open_: Floats | None = None,
-        predicting: bool = False,
-    ) -> Fitted:
+    def _falls(self, each: Floats, of: Fitted, ahead: _Ahead) -> Floats:
+        """How far the variance of each effect may fall while as many events come as there were.
+
+        They come to the cells as often as they did, and all actions are shown alike. They are at
+        least one block; each block has noise of its own.
+        """
+        rows, now = len(each), level(each[:, :, : self.stops[-1]])
+        shown = np.maximum(each[:, 1, self.stops[-1] :], 0.0).reshape(rows, -1, self.actions)
+        cells = ordered_sum(shown.transpose(2, 0, 1))
+        cells[~np.any(cells > 0, axis=1)] = 1.0
+        events = ordered_sum(cells.T)
+        blocks = np.maximum(events / ahead.lengths, 1.0)
+        often = cells * (blocks * ahead.lengths / (events * self.actions))[:, None]
+        counts = np.repeat(often, self.actions, axis=1).reshape(-1)
+        on_each = TAILS * (ahead.noise.on_sums + ahead.noise.on_counts * (now.mean * now.mean))
+        further = Prospects.of(self.shape, self.tables, rows, self.actions)
+        falls = np.zeros_like(of.spread)
+        of_effects = ahead.tables[further.row]
+        for table in np.unique(ahead.tables).tolist():
+            fall = further.falls(table, of.spread, counts, now.variance, on_each * blocks)
+            falls += np.where(of_effects == table, fall, 0.0)
+        return falls
+
+    def _factors(self, rows: int, used: tuple[int, ...]) -> Factors:
+        tables = tuple(self.tables[table] for table in used)
+        return Factors.of(self.shape, self.tables, tables, rows, self.actions)
+
+    def fitted(self, each: Floats, used: tuple[int, ...]) -> Fitted:
+        """The effects by the numbers of these tables: of each n × 2 × kept."""
+        centre = level(each[:, :, : self.stops[-1]]).mean
         half = np.maximum(0.5 + np.minimum(centre, 0.0), _LEAST_LEVEL) / 2.0
         numbers, scores = each[:, :, : self.stops[-1]].swapaxes(0, 1)
         scores = scores - numbers * centre[:, None]
         weights = np.maximum(numbers, 0.0)
-        factors = Factors.of(
-            self.shape,
-            self.tables,
-            tuple(self.tables[table] for table in used),
-            len(each),
-            self.actions,
-        )
         shares = np.maximum(each[:, 0, self.stops[-1] :], 0.0).reshape(-1)
         entries = [self.entries(table) for table in used]
-        return factors.fitted(
+        return self._factors(len(each), used).fitted(
             np.concatenate([np.zeros(0), *(weights[:, of].reshape(-1) for of in entries)]),
             np.concatenate([np.zeros(0), *(scores[:, of].reshape(-1) for of in entries)]),
             shares,
             half * half,
-            open_=None if open_ is None else open_.reshape(-1),
-            predicting=predicting,
         )
 
     def _of_entries(self, table: int, of_arms: Floats) -> Floats:
@@ -420,6 +456,12 @@ class ContextModel:
     def counted(self, table: int, of_arms: Floats) -> Floats:
         """How often a table's entries were shown, by exact shows of arms."""
         return self._of_entries(table, of_arms)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _fitted(rule: ContextModel, used: tuple[int, ...], numbers: bytes) -> Fitted:
+    """The effects by these numbers. Nobody may write into them: they are remembered."""
+    return rule.fitted(np.frombuffer(numbers).reshape(-1, 2, rule.kept), used)
 
 
 def weighed(state: Floats, gains: Floats, shown: Floats, noise: NoiseVariance) -> Floats:
@@ -438,6 +480,25 @@ def weighed(state: Floats, gains: Floats, shown: Floats, noise: NoiseVariance) -
         block: Floats = np.stack([weight, score], axis=1)
         now = level(np.concatenate([state, block], axis=2))
     return block
+
+
+def _open(means: Floats, variances: Floats, spread: float) -> Floats:
+    """How open it is whether an action is better than the best of the others: n × actions.
+
+    p·(1 − p) for its chance p to be better than the likeliest; of that one, than its next rival. A
+    chance of 6 deviations, where the table of Φ ends, is none.
+
+    >>> _open(np.array([[0.0, 0.0, -9.0]]), np.ones((1, 3)), 1.0).round(2)
+    array([[0.25, 0.25, 0.  ]])
+    """
+    row, best = np.arange(len(means)), means.argmax(axis=1)
+    among = np.sqrt(variances + variances[row, best][:, None]) * spread
+    chances = normal_cdf(means, means[row, best][:, None], among)
+    chances[row, best] = 0.0
+    chances[chances < _NO_CHANCE] = 0.0
+    found: Floats = chances * (1.0 - chances)
+    found[row, best] = found.max(axis=1)
+    return found
 
 
 def _over_cells(table: Floats) -> Floats:

@@ -88,7 +88,7 @@ class ReleasedTables:
             gains, shown = first[some, :many], second[some]
             if self.pairs:
                 counts = shown[:, :many]
-                shown = rule.divided(state, table, counts, lengths[some], allowed)
+                shown = rule.divided(state, table, counts, lengths[some], self.noise, allowed)
             else:
                 counts = rule.counted(table, shown)
             now[some] = rule.learned(state, table, gains, counts, shown, self.noise)
@@ -102,9 +102,9 @@ class ReleasedTables:
         """
         state, tables = self.histories(public), public["table"]
         if len(state) > 1 and not state.any() and (lengths == lengths[0]).all():
-            alike = self.rule.policy(state[:1], tables[:1], lengths[:1], allowed)
+            alike = self.rule.policy(state[:1], tables[:1], lengths[:1], self.noise, allowed)
             return np.repeat(alike, len(state), 0)
-        return self.rule.policy(state, tables, lengths, allowed)
+        return self.rule.policy(state, tables, lengths, self.noise, allowed)
 
     def likely_best(self, public: Columns) -> Floats | None:
         """Arms of different cells are not compared."""

@@ -11,10 +11,11 @@ The model of `core.evidence.context_model` says how cells learn from each other,
 gets finer. `tests/bench/bench_contexts.py` makes the tables from which `spread` and `floor` were
 chosen.
 
-Blocks double from one slot on, as those of `policy_following` do, and a change is followed alike.
-With C cells the noise in an action's sum over all cells of the finest table is √C times that of one
-sum, so the longest block is √C times as long as without contexts. Where blocks end follows from
-slot numbers alone.
+Blocks grow by half from one slot on, and a change is followed as `policy_following` does. Each
+block looks at one table, so there have to be more of them than where they double. With C cells the
+noise in an action's sum over all cells of the finest table is √C times that of one sum, and in that
+of the coarsest it is that of one: the longest block is √√C times as long as without contexts. Where
+blocks end follows from slot numbers alone.
 """
 
 from __future__ import annotations
@@ -33,13 +34,14 @@ from streamdp.core.learners.feedback.learner import feedback_recipe, read_played
 from streamdp.core.learners.feedback.policy_following import HAZARD, fitting
 from streamdp.core.learners.leader import read_schedule
 from streamdp.core.learners.recipes import FITTING
-from streamdp.core.schedule import Schedule
+from streamdp.core.schedule import Schedule, geometric
 
-UP_TO = "<= "
-"""Stands before `interactions` where it is written: 0.1.0 wrote none, and released other tables."""
+UP_TO = "up to "
+"""Stands before `interactions` where it is written: earlier arithmetics wrote `<= `, or nothing."""
 
 SPREAD = Fraction(7, 10)
 FLOOR = Fraction(8)
+_GROWTH = Fraction(3, 2)
 
 
 @feedback_recipe
@@ -88,10 +90,9 @@ def policy_contexts(
             got=f"{len(arms)} arms",
         )
     where, finest = read_played(played), interactions.removeprefix(UP_TO)
-    wide = count * (isqrt(contexts.cells - 1) + 1)
     return PolicyLearner(
         actions=arms,
-        schedule=fitting(wide, exact if where == "header" else exact / 2)
+        schedule=_growing(count, contexts.cells, exact if where == "header" else exact / 2)
         if schedule == FITTING
         else read_schedule(schedule),
         rule=ContextModel(
@@ -106,3 +107,13 @@ def policy_contexts(
         played=where,
         options=(("interactions", UP_TO + finest),),
     )
+
+
+def _growing(actions: int, cells: int, epsilon: Fraction) -> Schedule:
+    """Growing by half, up to √√C times the longest block without contexts.
+
+    >>> _growing(4, 576, Fraction(1)).longest
+    8000
+    """
+    wide = isqrt(isqrt(cells - 1)) + 1
+    return geometric(_GROWTH, fitting(actions * wide, epsilon).longest)
