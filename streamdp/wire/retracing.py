@@ -65,7 +65,12 @@ class Method(NamedTuple):
     @property
     def few(self) -> int:
         """The fewest columns: of two actions, and the spare ones."""
-        return 2 + (0 if self.learner is None else _spare(self.learner))
+        return 2 + self.spare
+
+    @property
+    def spare(self) -> int:
+        """The columns that had no name when the epoch began."""
+        return 0 if self.learner is None else _spare(self.learner)
 
     def kind(self, actions: int) -> Kind | None:
         """The learner that is named, with this many actions."""

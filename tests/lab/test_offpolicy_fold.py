@@ -14,12 +14,12 @@ import scipy
 
 from streamdp.core.engine import Engine
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.events import SUMS, Key
+from streamdp.core.events import SPARE, SUMS, Key
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policy import PARTS, policy_of
 from streamdp.core.randomness import SeededRandomness
 from streamdp.core.releases import Identity, Release
-from streamdp.lab.commands.replay import _lists_in
+from streamdp.lab.commands.replay import _Told, _told_by
 from streamdp.lab.common.bench import Bench
 from streamdp.lab.common.cells import parse_candidates
 from streamdp.lab.logs import ReadOptions
@@ -39,7 +39,7 @@ from streamdp.lab.worlds import World
 from streamdp.ports import Partition
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.wire.feedback import Feedback
-from streamdp.wire.lines import Charge, PolicyLine, from_base64
+from streamdp.wire.lines import Charge, PolicyLine, TakenList, from_base64
 from streamdp.wire.published import decode_in_force, decode_ledger
 from tests.support.histories import nothing_known, policy_after
 from tests.support.publishing import list_record
@@ -198,52 +198,64 @@ def test_would_learning_from_every_record_be_noticed() -> None:
     assert lived.accepted.max() < 1300
 
 
-@pytest.mark.parametrize("played", ["header", "value"])
-def test_is_the_fold_what_a_live_service_released(played: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("played", "room"), [("header", 0), ("value", 0), ("header", 2)])
+def test_is_the_fold_what_a_live_service_released(played: str, room: int, tmp_path: Path) -> None:
     """The real service on its topic, with garbage headers and payloads and a key of 2,000 bytes,
-    which gets no learner, and a list that it takes: each line and policy."""
+    which gets no learner, and a list that it takes, maybe with a name that records had before:
+    each line and policy."""
     text = f"policy_blocks:schedule=capped 8:played={played}"
-    (cell,) = cells_of((text,), (HALF,), actions=SERVED)
+    of_room = f":room={room}" if room else ""
+    (cell,) = cells_of((text + of_room,), (HALF,), actions=(*SERVED, *[SPARE] * room))
     learner = cell.learner
     made = feedback_spec(learner=learner)
+    listed = {"actions": (*SERVED, "d"), "epoch": 1} if room else {"actions": SERVED}
 
     def newer(line: bytes, _: bytes | None) -> bytes:
         return line
 
     async def run() -> Room:
-        room = Room([made], partitions=2)
-        async with room.worker():
+        life = Room([made], partitions=2)
+        async with life.worker():
             for paused in ([], [SERVED[1]]):
-                line = list_record(1 + len(paused), paused=paused, actions=SERVED).value
-                room.log.revise(made.topics, partial(newer, line))
-                room.send("clicks", *shown(200, keys=(b"fr", b"de", None, b"x" * 2000)))
-                await room.until(room.is_read)
-        return room
+                of = listed if paused else {"actions": SERVED}
+                line = list_record(1 + len(paused), paused=paused, **of).value
+                life.log.revise(made.topics, partial(newer, line))
+                records, headers = shown(200, keys=(b"fr", b"de", None, b"x" * 2000))
+                headers[::5] = [[("streamdp-action", b"d")] for _ in headers[::5]]
+                life.send("clicks", records, headers)
+                await life.until(life.is_read)
+        return life
 
-    room = asyncio.run(run())
+    life = asyncio.run(run())
     lines = [
         decode_ledger(record.value)
         for number in range(2)
-        for record in room.evidence(Partition("clicks", number)).ledger
+        for record in life.evidence(Partition("clicks", number)).ledger
     ]
-    feedback = Feedback(SERVED, "reward", learner.played)
-    log = topic_log(
-        MemoryTechnology(room.log),
-        "clicks-shown",
-        ReadOptions(actions=SERVED),
-        feedback,
-        name="topic",
-    )
     (tmp_path / "lines").write_bytes(
         b"\n".join(
             record.value
             for number in range(2)
-            for record in room.evidence(Partition("clicks", number)).ledger
+            for record in life.evidence(Partition("clicks", number)).ledger
         )
     )
-    lists = _lists_in(tmp_path / "lines", "clicks", 1, logged="service")
+    told = _told_by(tmp_path / "lines", "clicks", 1, logged="service")
+    lists, columns = told.lists, told.columns(SERVED)
     assert len(lists) == 4
-    asked = FeedbackQuestion((text,), (HALF,), (7,), stream="clicks", logged="service", lists=lists)
+    assert columns == ((*SERVED, "d", SPARE) if room else ())
+    names = (*SERVED, "d") if room else SERVED
+    text = told.learner(text)
+    feedback = Feedback(names, "reward", learner.played)
+    log = topic_log(
+        MemoryTechnology(life.log),
+        "clicks-shown",
+        ReadOptions(actions=names),
+        feedback,
+        name="topic",
+    )
+    asked = FeedbackQuestion(
+        (text,), (HALF,), (7,), stream="clicks", logged="service", lists=lists, columns=columns
+    )
     replayed = replay_shown(log, asked)
     ((_, _, releases),) = replayed.releases
     made_offline = {release.identity: release for release in releases}
@@ -260,23 +272,46 @@ def test_is_the_fold_what_a_live_service_released(played: str, tmp_path: Path) -
         drawn = line.released()
         assert (() if drawn is None else tuple(drawn)) == offline.numbers
     for number in range(2):
-        for record in room.evidence(Partition("clicks", number)).actions:
+        for record in life.evidence(Partition("clicks", number)).actions:
             policy = decode_in_force(record.value)
             assert isinstance(policy, PolicyLine)
             assert from_base64(policy.policy, "policy") == made_offline[policy.identity].policy
+    log = replace(log, actions=learner.actions)
     unlisted = fold(log, learner, seed=7, stream="clicks", epoch=1)
     assert [r.policy for r in unlisted] != [r.policy for r in made_offline.values()]
     other = fold(log, learner, seed=8, stream="clicks", epoch=1)
     assert [r.numbers for r in other] != [r.numbers for r in made_offline.values()]
 
 
+def test_a_list_of_other_actions_than_the_log_has_is_refused(tmp_path: Path) -> None:
+    """Whether names came and went within the epoch, or the log is another stream's."""
+    line = TakenList(
+        schema=1, stream="clicks", partition=0, epoch=1, input="in", next_offset=9,
+        list_ordinal=3, actions=[*SERVED, "d", SPARE], paused=["d"], ordinal=1, digest="",
+        version="", seeded=True,
+    )  # fmt: skip
+    asked = FeedbackQuestion(
+        ("policy_blocks",), (HALF,), (7,), stream="clicks", logged="service", lists=(line,)
+    )
+    with pytest.raises(InvalidConfig, match="list 3 of partition 0 has other actions"):
+        replay_shown(made_up(300, seed=1), asked)
+    told = _Told((line,), 2)
+    assert told.columns(SERVED) == (*SERVED, "d", SPARE)
+    assert _Told((), 2).columns(SERVED) == (*SERVED, SPARE, SPARE)
+    assert told.learner("thompson") == "thompson:room=2"
+    with pytest.raises(InvalidConfig, match=r"--actions: others.*as when the epoch began"):
+        told.columns((*SERVED, "d"))
+    with pytest.raises(InvalidConfig, match="which has room for 2 more"):
+        told.columns(None)
+
+
 def test_a_ledger_that_is_none_is_refused(tmp_path: Path) -> None:
     """And one where it would be of no use."""
     (tmp_path / "lines").write_bytes(b"{}")
     with pytest.raises(InvalidConfig, match="--ledger: unreadable"):
-        _lists_in(tmp_path / "lines", "clicks", 1, logged="service")
+        _told_by(tmp_path / "lines", "clicks", 1, logged="service")
     with pytest.raises(InvalidConfig, match="--logged service"):
-        _lists_in(tmp_path / "lines", "clicks", 1, logged="auto")
+        _told_by(tmp_path / "lines", "clicks", 1, logged="auto")
 
 
 def test_says_a_log_without_propensities_what_was_released_all_the_same() -> None:

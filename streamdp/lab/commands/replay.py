@@ -250,8 +250,11 @@ def shown(
     options = ShownOptions(content, pscore, header, played, columns, fields, largest)
     how, budgets = reading(actions, on_bad, wire_format, setting), parse_epsilons(epsilon)
     texts = learners or usual_policies(contexts=contexts is not None)
+    told = _Told() if ledger is None else _told_by(ledger, stream, epoch, logged=logged)
+    of_room = told.columns(how.actions)
+    how = replace(how, actions=tuple(filter(None, of_room)) or how.actions)
     question = FeedbackQuestion(
-        tuple(text.strip() for text in texts.split(",") if text.strip()),
+        tuple(told.learner(text.strip()) for text in texts.split(",") if text.strip()),
         budgets,
         seeds_of(seeds, first_seed),
         _named(stream),
@@ -259,7 +262,8 @@ def shown(
         read_logged(logged),
         "leave out" if on_bad == "null" else "refuse",
         most_key_bytes,
-        () if ledger is None else _lists_in(ledger, stream, epoch, logged=logged),
+        told.lists,
+        of_room,
     )
     rows = rows_in(log) or bytes_of(log) // _BYTES_A_ROW
     plays = len(question.learners) * len(budgets) * len(question.seeds)
@@ -293,11 +297,45 @@ def _largest(most: str) -> Fraction:
         raise error.at("--most") from None
 
 
-def _lists_in(ledger: Path, stream: str, epoch: int, *, logged: str) -> tuple[TakenList, ...]:
-    """The lists that a stream's owners took in an epoch."""
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What a stream's ledger says of its columns in an epoch."""
+
+    lists: tuple[TakenList, ...] = ()  # that its owners took
+    room: int = 0  # how many columns had no name when the epoch began
+
+    def columns(self, configured: tuple[str, ...] | None) -> tuple[str, ...]:
+        """With room: the columns' names, as far as they have one. Configured ones are the first."""
+        from streamdp.core.errors import InvalidConfig
+        from streamdp.core.events import SPARE
+
+        if not self.room:
+            return ()
+        if configured is None:
+            expected = f"those of the stream's configuration, which has room for {self.room} more"
+            raise InvalidConfig("--actions", "none", expected=expected, got="none")
+        if not self.lists:
+            return (*configured, *[SPARE] * self.room)
+        names = tuple(max(self.lists, key=lambda of: of.list_ordinal).actions)
+        if names[: -self.room] != configured:
+            expected = f"{', '.join(names[: -self.room])}, as when the epoch began (--ledger)"
+            raise InvalidConfig("--actions", "others", expected=expected, got=", ".join(configured))
+        return names
+
+    def learner(self, text: str) -> str:
+        """A candidate with the stream's spare columns."""
+        from streamdp.core.learners.feedback import FEEDBACK_RECIPES
+
+        roomy = self.room and text.partition(":")[0] in FEEDBACK_RECIPES
+        return f"{text}:room={self.room}" if roomy else text
+
+
+def _told_by(ledger: Path, stream: str, epoch: int, *, logged: str) -> _Told:
+    """The lists that a stream's owners took in an epoch, and its room."""
     from streamdp.core.errors import InvalidConfig, StateMismatch
-    from streamdp.wire.lines import Charge, EpochMark
+    from streamdp.wire.lines import Charge, TakenList
     from streamdp.wire.published import decode_ledger
+    from streamdp.wire.retracing import Method
 
     if logged != "service":
         expected = "--logged service: other learners know of no list"
@@ -307,8 +345,9 @@ def _lists_in(ledger: Path, stream: str, epoch: int, *, logged: str) -> tuple[Ta
     except (OSError, StateMismatch) as error:
         expected = "the lines of `streamdp ledger show --json`"
         raise InvalidConfig("--ledger", "unreadable", expected=expected, got=error) from None
-    taken = [line for line in lines if not isinstance(line, Charge | EpochMark)]
-    return tuple(line for line in taken if (line.stream, line.epoch) == (stream, epoch))
+    mine = [line for line in lines if (line.stream, line.epoch) == (stream, epoch)]
+    rooms = (Method.of(line).spare for line in mine if isinstance(line, Charge))
+    return _Told(tuple(line for line in mine if isinstance(line, TakenList)), max(rooms, default=0))
 
 
 def _named(stream: str) -> str:

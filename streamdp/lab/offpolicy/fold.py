@@ -4,17 +4,22 @@ The records go through the shipped engine, in their order, under the stream's na
 Blocks follow from slot numbers, sums from the records, and noise from the seed's bits, so a live
 service that read the same records under the same configuration made these releases, whatever its
 batches, faults and restarts were. Which lists of actions its owners took, and at which records,
-stands in its ledger.
+stands in its ledger, and so from which record on a column of a stream with room has a name: a
+record that names an action before is the null observation.
 """
 
 from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+import numpy as np
 from msgspec import UNSET
 
+from streamdp.core.arrays import Bools
 from streamdp.core.engine import Engine
+from streamdp.core.events import NO_ARM, SPARE, Batch
 from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.randomness import SeededRandomness
 from streamdp.core.releases import Release, names_of_sums
@@ -48,9 +53,26 @@ def fold(
                 randomness=SeededRandomness(seed),
                 epoch=epoch,
             )
-        taken = [of for of in lists if of.partition == partition]
-        for part, _ in under_lists(batch, taken):
+        taken = [line for line in lists if line.partition == partition]
+        for part, of in under_lists(batch, taken):
+            if learner.room:
+                part = _without_unnamed(part, _named_by(of, learner))
             yield from engine.apply_batch(part)
+
+
+def _named_by(taken: TakenList | None, learner: PolicyLearner) -> Bools:
+    """Which columns have a name."""
+    count, room = len(learner.actions), learner.room
+    if taken is None:
+        return np.arange(count) < count - room
+    return np.array([name != SPARE for name in taken.actions], dtype=np.bool_)
+
+
+def _without_unnamed(batch: Batch, named: Bools) -> Batch:
+    """The slots as they were read when these columns had a name."""
+    played = batch.content["played"]
+    known = np.where((played != NO_ARM) & named[played], played, NO_ARM).astype(np.int32)
+    return replace(batch, content={**batch.content, "played": known})
 
 
 def release_as_json(release: Release, *, pairs: bool) -> dict[str, object]:

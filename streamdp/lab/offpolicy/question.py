@@ -15,6 +15,7 @@ Reasons to refuse:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import sqrt
@@ -24,6 +25,7 @@ import numpy as np
 
 from streamdp.core.arrays import Ints
 from streamdp.core.errors import InvalidConfig
+from streamdp.core.events import SPARE
 from streamdp.core.releases import Release
 from streamdp.lab.common.answer import Answer
 from streamdp.lab.common.bench import Bench
@@ -70,6 +72,7 @@ class FeedbackQuestion:
     incomplete: Literal["refuse", "leave out"] = "refuse"  # records without a propensity
     most_key_bytes: int = 1024  # of a service: a record with a longer key got no learner
     lists: tuple[TakenList, ...] = ()  # of a service: that its owners took
+    columns: tuple[str, ...] = ()  # and of one with room, the columns' names; without, the log's
 
     def __post_init__(self) -> None:
         """Refuse a question without seeds, or with a repeated learner."""
@@ -196,6 +199,8 @@ def replay_shown(
     workers: Workers = IN_PROCESS,
 ) -> FeedbackReplay:
     """Evaluate a log of feedback, as far as its propensities allow."""
+    if question.columns:  # room goes without contexts, and no service's policy needs masks
+        log = replace(log.without_contexts, actions=question.columns)
     cells = cells_of(
         question.learners, question.epsilons, actions=log.actions, contexts=log.contexts
     )
@@ -216,6 +221,7 @@ def replay_shown(
         answers=tuple(weighted.weigh(log, policies, bench, watch, workers)),
     )
     if method == "service":
+        _check_lists(log, question.lists)
         private = [cell for cell in policies if cell.learner.charge is not None]
         runs = [(cell, seed) for cell in private for seed in question.seeds]
         found = workers.map(partial(_releases, log=log, question=question), runs)
@@ -267,6 +273,18 @@ def _in_order(answers: list[Answer], cells: tuple[AnyCell, ...]) -> tuple[Answer
     """The answers in the order of the question's cells."""
     by_cell = {(answer.cell.name, answer.cell.epsilon): answer for answer in answers}
     return tuple(by_cell[cell.name, cell.epsilon] for cell in cells)
+
+
+def _check_lists(log: ShownLog, lists: Sequence[TakenList]) -> None:
+    """Refuse lists of other columns than the log's actions."""
+    for of in lists:
+        same = len(of.actions) == len(log.actions) and all(
+            name in (SPARE, action) for name, action in zip(of.actions, log.actions, strict=True)
+        )
+        if not same:
+            what = f"list {of.list_ordinal} of partition {of.partition} has other actions"
+            expected, got = ", ".join(log.actions), ", ".join(of.actions)
+            raise InvalidConfig("--ledger", what, expected=f"{expected} (--actions)", got=got)
 
 
 def _releases(
