@@ -15,12 +15,16 @@ from pathlib import Path
 from signal import SIGKILL
 from threading import Event, Thread
 
+import numpy as np
 import pytest
 
 from streamdp.client import ActionsCache, Names, Source, Why
 from streamdp.core.errors import InvalidConfig
+from streamdp.core.events import SUMS
 from streamdp.ports import StreamTopics
 from streamdp.testing.broker import Borrowed
+from streamdp.wire.lines import Charge
+from streamdp.wire.published import decode_ledger
 from streamdp_adapters.kafka import KafkaTechnology
 from streamdp_adapters.kafka.catalogue import LIST_KEY, NewestLists
 from streamdp_adapters.kafka.internals import AbandonableProducer
@@ -151,35 +155,60 @@ async def test_a_reader_of_a_stream_without_a_catalogue_says_what_to_do(
 
 NODE_READER = """
 import { createInterface } from "node:readline";
-let policy = null, list = { ordinal: 0, paused: [] }, asked = 0;
+const policies = new Map(), excluded = process.argv.slice(2);
+let list = { ordinal: 0, paused: [] }, asked = 0;
 createInterface({ input: process.stdin }).on("line", (text) => {
   const line = JSON.parse(text);
-  if (line.type === "policy") policy = line;
+  if (line.type === "policy") policies.set(line.key, line);
   else if (line.ordinal > list.ordinal) list = line;
 }).on("close", () => process.exit());
 setInterval(() => {
-  const by = { salt: "", exclude: list.paused, ordinal: list.ordinal };
-  const chosen = policy && choose(policy, `n-${asked++}`, by);
-  if (chosen) console.log(JSON.stringify({ at: Date.now() / 1000, action: chosen.action }));
+  const without = asked++ % 3 ? [] : excluded;
+  for (const [key, policy] of policies) {
+    const added = list.epoch === policy.epoch ? list.actions : [];
+    const by = { salt: "", exclude: [...list.paused, ...without], ordinal: list.ordinal, added };
+    const chosen = choose(policy, `n-${asked}`, by);
+    const { ordinal } = list, at = Date.now() / 1000;
+    if (chosen) console.log(JSON.stringify({ at, key, action: chosen.action, without, ordinal }));
+  }
 }, 20);
 """
-"""Draws for a key from what `streamdp watch --json` prints, with the functions of `draw.mjs`."""
+"""Draws for each key from what `streamdp watch --json` prints, with the functions of `draw.mjs`.
+
+Every third time without the actions of its arguments.
+"""
 
 
 @contextmanager
-def node_reader(folder: Path, config: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+def node_reader(
+    folder: Path, config: Sequence[str], *excluded: str
+) -> Iterator[subprocess.Popen[bytes]]:
     """It, behind a `streamdp watch`."""
     functions = (ROOT / "docs/programs/draw.mjs").read_text().partition("const line = JSON")[0]
     (folder / "reader.mjs").write_text(functions + NODE_READER)
     watching = [*INTERPRETER, MAIN, "watch", "--stream", "clicks", "--json", *config]
     with subprocess.Popen(watching, stdout=subprocess.PIPE) as watch:
-        reading = ["node", str(folder / "reader.mjs")]
+        reading = ["node", str(folder / "reader.mjs"), *excluded]
         with subprocess.Popen(reading, stdin=watch.stdout, stdout=subprocess.PIPE) as node:
             try:
                 yield node
             finally:
                 watch.kill()
                 node.kill()
+
+
+def shows(config: Sequence[str]) -> tuple[int, list[int]]:
+    """How many slots the released blocks have, and how many shows each of their columns."""
+    slots, columns = 0, np.zeros(0, dtype=np.int64)
+    said = ended_at_once("ledger", "show", "--stream", "clicks", "--json", *config)
+    for text in said.stdout.splitlines():
+        line = decode_ledger(text.encode())
+        if isinstance(line, Charge) and line.kind == SUMS:
+            released = line.released()
+            assert released is not None
+            slots += line.stop - line.start
+            columns = released[len(released) // 2 :] + (columns if len(columns) else 0)
+    return slots, columns.tolist()
 
 
 class Readers:
@@ -275,9 +304,13 @@ async def test_an_administration_that_is_cancelled_leaves_no_connection_open(
 def test_no_reader_shows_what_is_paused_whoever_is_killed_beside_traffic(
     broker: Borrowed, fresh_app: Callable[[], str], tmp_path: Path
 ) -> None:
-    """HTTP, the Python cache and a Node program; the owner is killed, and commands are."""
+    """HTTP, the Python cache and a Node program; the owner is killed, and commands are.
+
+    An action is added meanwhile, and the owner's successor knows it: each event is a show.
+    """
     app, port = fresh_app(), free_port()
-    path, technology = loop_on(broker, tmp_path, app, port, http="")
+    of_stream = "room = 2"
+    path, technology = loop_on(broker, tmp_path, app, port, http="", of_stream=of_stream)
     config = "--config", str(path)
     source = Source(StreamTopics(app, "clicks", f"{app}.events"), "grid", Names(("grid", "list")))
 
@@ -291,7 +324,7 @@ def test_no_reader_shows_what_is_paused_whoever_is_killed_beside_traffic(
         time.sleep(OBEYED_SECONDS + 0.5)
         for reader in readers.told:
             told = readers.since(reader, paused + OBEYED_SECONDS)
-            assert (len(told) > 5, set(told)) == (True, {"grid"}), reader
+            assert (len(told) > 5, {*told} - {"tiles"}) == (True, {"grid"}), reader
 
     with ExitStack() as running:
         started = {of: Process.start(of, *config) for of in ("run", "assemble", "serve")}
@@ -303,6 +336,9 @@ def test_no_reader_shows_what_is_paused_whoever_is_killed_beside_traffic(
         readers = running.enter_context(Readers(port, cache, node))
         until(lambda: readers.all_show("list", 0) and readers.all_show("grid", 0))
 
+        added = time.time()
+        command("add", "tiles")
+        until(lambda: readers.all_show("tiles", added))
         command("pause", "list")
         started["run"].signal(SIGKILL)  # the owner, within whatever it was doing
         paused_is_obeyed()
@@ -325,5 +361,8 @@ def test_no_reader_shows_what_is_paused_whoever_is_killed_beside_traffic(
         until(lambda: len(asyncio.run(rows(technology, events))) >= readers.ranked)
     verified = ended_at_once("ledger", "verify", *config)
     assert verified.returncode == 0, verified.stdout + verified.stderr
+    slots, of_actions = shows(config)
+    assert slots == sum(of_actions)
+    assert [count > 0 for count in of_actions] == [True, True, True, False]
     ids = [dict(row[3])["streamdp-request"] or b"" for row in asyncio.run(rows(technology, events))]
     assert sorted(ids) == sorted(b"h-%d" % number for number in range(readers.ranked))

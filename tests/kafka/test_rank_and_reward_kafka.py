@@ -80,14 +80,24 @@ class Visitors:
 
 
 def loop_on(
-    broker: Broker | Borrowed, folder: Path, app: str, port: int, *, http: str, learner: str = ""
+    broker: Broker | Borrowed,
+    folder: Path,
+    app: str,
+    port: int,
+    *,
+    http: str,
+    learner: str = "",
+    of_stream: str = "",
+    actions: str = '["grid", "list"]',
+    partitions: int = 1,
 ) -> tuple[Path, KafkaTechnology]:
     """The topics of a shop on a broker, and the configuration of its `serve`."""
     path = folder / "streamdp.toml"
     text = joined_shop(
         app=app,
         transport=f'kind = "kafka"\nbootstrap = "{broker.bootstrap}"\nsingle_broker = true',
-        of_stream='fallback_action = "grid"',
+        of_stream=f'fallback_action = "grid"\n{of_stream}',
+        actions=actions,
         feedback='content = "loss"',
         tables=f'{learner}\n[http]\nlisten = "127.0.0.1:{port}"\nrank_and_reward = true\n{http}',
     )
@@ -99,7 +109,8 @@ def loop_on(
         second_input=f"{app}.outcomes", output=f"{app}.events",
     )  # fmt: skip
     stream = StreamTopics(app, "clicks", f"{app}.events")
-    asyncio.run(technology.administrator().create([pair, stream], partitions=1))
+    create = technology.administrator().create([pair, stream], partitions=partitions)
+    asyncio.run(create)
     return path, technology
 
 
