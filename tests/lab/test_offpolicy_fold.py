@@ -23,7 +23,7 @@ from streamdp.lab.commands.replay import _Told, _told_by
 from streamdp.lab.common.bench import Bench
 from streamdp.lab.common.cells import parse_candidates
 from streamdp.lab.logs import ReadOptions
-from streamdp.lab.logs.log import ArrayLog
+from streamdp.lab.logs.log import ArrayLog, key_text
 from streamdp.lab.logs.shown import SlotCells
 from streamdp.lab.logs.shown_topics import topic_log
 from streamdp.lab.offpolicy.cells import FeedbackCell, cells_of
@@ -276,6 +276,14 @@ def test_is_the_fold_what_a_live_service_released(played: str, room: int, tmp_pa
             policy = decode_in_force(record.value)
             assert isinstance(policy, PolicyLine)
             assert from_base64(policy.policy, "policy") == made_offline[policy.identity].policy
+    (answer,), longest = replayed.answers, replayed.findings.watched
+    policies = [
+        policy_of(of.policy or b"", actions=len(learner.actions)) / PARTS
+        for of in releases
+        if key_text(of.key, of.identity.partition) == longest
+    ]
+    assert answer.shares.shares.tolist() == [policy.tolist() for policy in policies]
+    assert (answer.shares.shares[-1] == 0).sum() == max(1, room)  # what is paused, or has no name
     log = replace(log, actions=learner.actions)
     unlisted = fold(log, learner, seed=7, stream="clicks", epoch=1)
     assert [r.policy for r in unlisted] != [r.policy for r in made_offline.values()]

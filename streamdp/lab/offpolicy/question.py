@@ -26,12 +26,13 @@ import numpy as np
 from streamdp.core.arrays import Ints
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import SPARE
+from streamdp.core.evidence.policy import PARTS, policy_of
 from streamdp.core.releases import Release
 from streamdp.lab.common.answer import Answer
 from streamdp.lab.common.bench import Bench
 from streamdp.lab.common.cells import Epsilon, LearnerCell
 from streamdp.lab.logs.log import Log, key_text
-from streamdp.lab.logs.shown import KeyRecords, ShownLog, SlotCells
+from streamdp.lab.logs.shown import KeyRecords, ShownLog, SlotCells, over_cells
 from streamdp.lab.logs.stages import Watch, unwatched
 from streamdp.lab.offpolicy import exact, rejection, weighted
 from streamdp.lab.offpolicy.cells import AnyCell, FeedbackCell, cells_of
@@ -41,6 +42,9 @@ from streamdp.wire.lines import TakenList
 
 Logged = Literal["auto", "propensities", "uniform", "service"]
 LOGGED: tuple[Logged, ...] = ("auto", "propensities", "uniform", "service")
+
+OfRun = tuple[FeedbackCell, int, tuple[Release, ...]]
+"""What a learner releases under a seed."""
 
 Method = Literal["exact", "propensities", "uniform", "service"]
 
@@ -117,7 +121,7 @@ class FeedbackReplay:
     best: float | None = None  # losses of all actions: the mean reward of the best fixed one
     best_of_cells: float | None = None  # with contexts: that of each cell's best
     uniform: float | None = None  # and that of uniform play
-    releases: tuple[tuple[FeedbackCell, int, tuple[Release, ...]], ...] = ()  # of a service
+    releases: tuple[OfRun, ...] = ()  # of a service
 
 
 DRAWN_A_SECOND = 6e6
@@ -226,6 +230,9 @@ def replay_shown(
         runs = [(cell, seed) for cell in private for seed in question.seeds]
         found = workers.map(partial(_releases, log=log, question=question), runs)
         releases = tuple((*run, of) for run, of in zip(runs, found, strict=True))
+        if question.lists:
+            as_released = tuple(_as_released(of, releases, log) for of in answer.answers)
+            answer = replace(answer, answers=as_released)
         return replace(answer, releases=releases)
     answer = replace(answer, fixed=weighted.fixed(log))
     if method == "uniform":
@@ -285,6 +292,22 @@ def _check_lists(log: ShownLog, lists: Sequence[TakenList]) -> None:
             what = f"list {of.list_ordinal} of partition {of.partition} has other actions"
             expected, got = ", ".join(log.actions), ", ".join(of.actions)
             raise InvalidConfig("--ledger", what, expected=f"{expected} (--actions)", got=got)
+
+
+def _as_released(answer: Answer, releases: Sequence[OfRun], log: ShownLog) -> Answer:
+    """With the released policies of the watched key, which follow lists: played ones do not."""
+    watched, K = log.learners[int(log.counts.argmax())], len(log.actions)
+    of_seeds = []
+    for cell, _, released in releases:
+        if (cell.name, cell.epsilon) == (answer.cell.name, answer.cell.epsilon):
+            parts = partial(policy_of, actions=K, cells=len(cell.learner.actions) // K)
+            mine = (of for of in released if (of.identity.partition, of.key) == watched)
+            of_seeds.append([parts(of.policy or b"") / PARTS for of in mine])
+    if not of_seeds:
+        return answer  # of what is not private
+    policies = np.mean(of_seeds, axis=0)
+    own = policies if policies.shape[1] == K else over_cells(policies, log.in_cells)
+    return replace(answer, shares=replace(answer.shares, shares=own))
 
 
 def _releases(
