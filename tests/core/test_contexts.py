@@ -339,9 +339,9 @@ def tables_of(
     cells = np.full(rates.size // of.actions, of.actions / rates.size)
     for length in lengths:
         policy = of.policy(state, table, np.array([length]), EXACT)
-        policy = policy.reshape(-1, of.actions) / PARTS
+        shares = policy.reshape(-1, of.actions) / PARTS
         events = rng.multinomial(length, cells)
-        shown = rng.multinomial(events, policy / policy.sum(axis=1, keepdims=True))
+        shown = rng.multinomial(events, shares / shares.sum(axis=1, keepdims=True))
         gains = rng.binomial(shown, rates.reshape(shown.shape)) - shown / 2
         found.append(of.tables[int(table[0])])
         state = after(of, state, found[-1], gains, shown, EXACT, rng)
