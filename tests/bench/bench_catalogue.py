@@ -161,6 +161,7 @@ class Load:
                 del due[0]
 
     def _choices(self) -> None:
+        self._until_ready()
         for number in self._paced(CHOICE_RATE):
             key = (OLD, NEVER)[number % 2] if OLD not in self.busy else NEVER
             left_out = [EXCLUDED] if number % 3 == 0 else []
