@@ -330,8 +330,8 @@ def test_is_a_wrong_configuration_told_in_one_line(shop: Shop) -> None:
         f"streamdp: {shop.path}: streams.home.start: missing; expected where a stream without any"
         " state begins, got nothing",
         f"streamdp: {shop.path}: streams.home.begin: unknown key; expected one of input, start,"
-        " observes, feedback, context, actions, actions_file, learner, estimates, format, epoch,"
-        " partition_epochs, idle, carry,"
+        " observes, feedback, context, actions, actions_file, room, learner, estimates, format,"
+        " epoch, partition_epochs, idle, carry,"
         " fallback_action, gap, quarantine, limits, seed, got begin",
     ]
     assert not (shop.path.parent / "shop.db").exists()

@@ -472,7 +472,7 @@ def test_cells_are_played_by_other_processes_and_again_where_one_is_lost(
     for executor in executors:
         with ExitStack() as stack:
             if executor == "dask":
-                options = {"n_workers": 4, "threads_per_worker": 1, "dashboard_address": None}
+                options = {"n_workers": 4, "threads_per_worker": 1, "dashboard_address": ":0"}
                 cluster = stack.enter_context(LocalCluster(**options))
                 executor = f"dask:{cluster.scheduler_address}"
             workers = stack.enter_context(workers_of(executor, 0))

@@ -277,7 +277,7 @@ def test_a_cluster_of_four_processes_says_the_same_though_one_is_killed(
     monkeypatch.setattr("streamdp.lab.logs.table._PART_BYTES", 1 << 12)
     asked = cells(EVERYONE[:2])
     log, fatal = _in_parts(tmp_path, made_up(900, seed=8, keys=6))
-    options = {"n_workers": 4, "threads_per_worker": 1, "dashboard_address": None}
+    options = {"n_workers": 4, "threads_per_worker": 1, "dashboard_address": ":0"}
     with (
         LocalCluster(**options) as cluster,
         workers_of(f"dask:{cluster.scheduler_address}", 0) as workers,

@@ -150,8 +150,8 @@ def _actions(table: StreamTable) -> list[str]:
                 "actions_file", "cannot be read", expected=expected, got=got
             ) from None
     if len(names) + table.room > table.limits.most_actions:
-        expected = f"at most {table.limits.most_actions} with room (limits.most_actions)"
-        got = f"{len(names)}, and room for {table.room}"
+        expected = f"at most {table.limits.most_actions} (limits.most_actions)"
+        got = f"{len(names)}" + (f", and room for {table.room}" if table.room else "")
         raise InvalidConfig("actions", "too many", expected=expected, got=got)
     fallback = table.fallback_action
     if fallback is not None and fallback not in names:
