@@ -150,7 +150,8 @@ class Table:
         parts, count = from_base64(line.policy, "policy"), len(names.actions)
         policy = policy_of(parts, actions=columns, cells=names.cells)
         if columns > count:
-            policy = policy[[name != SPARE for name in line.actions]]
+            named = [name != SPARE for name in line.actions]
+            policy = policy.reshape(-1, columns)[:, named].reshape(-1)
         over_cells = policy.reshape(names.cells, count).sum(axis=0, dtype=np.int64)
         likeliest = names.actions[int(np.argmax(over_cells))]
         paused = () if line.paused is UNSET else tuple(line.paused)

@@ -221,7 +221,7 @@ def _columns_of(
     if unknown:
         expected = f"some of {names}" if names else "contexts, the learner's fields"
         raise InvalidConfig("context", "unknown field", expected=expected, got=unknown)
-    if contexts is not None and actions[0].startswith(contexts.arms(("",))[0]):
+    if contexts is not None and actions[0].startswith(contexts.arms((";",))[0][:-1]):
         expected = "the actions of one cell, not the learner's arms"
         raise InvalidConfig("actions", "are of all cells", expected=expected, got=actions[0])
     return [context.get(name, name) for name in names]

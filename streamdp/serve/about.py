@@ -75,7 +75,8 @@ class About:
     @property
     def configured(self) -> Configured:
         """What a list of its actions goes by."""
-        spare = self.learner.actions.count(SPARE)
+        cells = 1 if self.contexts is None else self.contexts.cells
+        spare = self.learner.actions.count(SPARE) // cells
         return Configured(self.name, self.actions, self.epoch, spare)
 
     def regret_bound(self, *, last_slot: int, length: int) -> float | None:

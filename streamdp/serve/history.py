@@ -451,8 +451,9 @@ class StreamHistory:
 def _gained(evidence: ReleasedSums | ReleasedTables, gains: Floats, shown: Floats) -> Sum:
     """What a block's shows gained together."""
     noise = evidence.noise.on_sums + evidence.noise.on_counts / 4  # a gain is within ±1/2
-    if isinstance(evidence, ReleasedSums) and evidence.room:
-        gains = gains[shown > 0]  # counts are exact: what was not shown has noise alone
+    if evidence.room:  # counts are exact: an action that was not shown has noise alone
+        there = (shown.reshape(-1, evidence.listed) > 0).any(axis=0)
+        gains = gains.reshape(-1, evidence.listed)[:, there]
     return Sum(1, round(shown.sum()), float(gains.sum()), noise * gains.size)
 
 

@@ -10,6 +10,7 @@ opening's line, and the policies begin with it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -70,7 +71,7 @@ class PolicyHistory:
         self._apart: list[Floats] = []  # how far apart policies were in the cells of each table
         self.released_by: list[int] = []  # of contexts: the number of each block's table
         self.open_until = opening.stop  # the slot at which the block ends that is open
-        self.by_field: tuple[int, object] = (0, None)  # of contexts, after so many blocks
+        self.by_field: tuple[object, object] = (0, None)  # of contexts, after so many blocks
         self.lifted: tuple[int, Lift | None] = (0, None)  # of contexts, after so many blocks
         self.newest: PublicRow | None = None  # what the newest policy of `points` follows from
 
@@ -127,8 +128,13 @@ class PolicyHistory:
                 self._released, self._computed = None, []
         return self._computed
 
-    def tables(self, cells: int, actions: int) -> tuple[BlockTables, dict[int, Floats]] | None:
-        """What each block released, and policies by the number of blocks that led to them."""
+    def tables(
+        self, cells: int, actions: int, *, named: int | None = None
+    ) -> tuple[BlockTables, dict[int, Floats]] | None:
+        """What each block released, and policies by the number of blocks that led to them.
+
+        Of the first `named` actions, if it is said: columns beyond have no name yet.
+        """
         points, released = self.points(cells * actions), self.released()
         if not points or released is None or self.newest is None:
             return None
@@ -143,11 +149,12 @@ class PolicyHistory:
         else:
             return None
         policies = {
-            point.blocks: np.reshape(point.shares, (cells, actions))
+            point.blocks: np.reshape(point.shares, (cells, actions))[:, :named]
             for point in points
             if point.blocks < len(released)
         }
-        return found, policies
+        some = found.gains[..., :named], found.shown[..., :named]
+        return replace(found, gains=some[0], shown=some[1]), policies
 
     def lift(self, cells: int, actions: int) -> Lift | None:
         """What was earned beside other shares, with contexts; None: cannot be said."""
@@ -156,7 +163,11 @@ class PolicyHistory:
             return None
         tables, _ = found
         if self.lifted[0] != tables.blocks:
-            self.lifted = tables.blocks, Lift.of_tables(tables, self._allowed[: tables.blocks])
+            assert self.newest is not None, "it has tables"
+            assert isinstance(self.newest.evidence, ReleasedSums | ReleasedTables)
+            named = self.newest.evidence.named
+            might = [named if of is None else of for of in self._allowed[: tables.blocks]]
+            self.lifted = tables.blocks, Lift.of_tables(tables, might)
         return self.lifted[1]
 
     def _points(self, actions: int, released: Sequence[bytes]) -> list[PolicyPoint]:

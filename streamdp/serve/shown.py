@@ -23,6 +23,7 @@ from streamdp.core.evidence.context_fields import by_field
 from streamdp.core.evidence.context_model import ContextModel
 from streamdp.core.evidence.context_value import Value, forward
 from streamdp.core.evidence.contexts import Contexts
+from streamdp.core.evidence.evidence import PublicRow
 from streamdp.core.evidence.experiment import Experiment
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.evidence.released_tables import ReleasedTables
@@ -211,8 +212,9 @@ def _learner(
     configured, contexts = about.partition_epochs.get(number, about.epoch), about.contexts
     names = about.learner.actions if history.epoch == configured else ()  # others are not known
     policies = history.policies.points(len(names)) if history.policies and names else []
-    named = len(names) if contexts is not None else len(_shown(about, condition))
-    weights, fields = (None, None) if contexts is None else _by_field(about, history, policies)
+    named, weights, fields = len(_shown(about, condition)), None, None
+    if contexts is not None:
+        weights, fields = _by_field(about, history, policies, named=named)
     arms = None
     if history.experiment is not None:
         arms = _arms(about, history.experiment, history.since, named=named)
@@ -242,7 +244,7 @@ def _learner(
             {
                 "slot": point.slot,
                 "blocks": point.blocks,
-                "shares": _overall(point.shares[:named], weights),
+                "shares": _overall(point.shares, weights)[:named],
             }
             for point in policies
         ]
@@ -265,7 +267,7 @@ def _overall(shares: Sequence[float], weights: Floats | None) -> Sequence[float]
 
 
 def _by_field(
-    about: About, history: KeyHistory, policies: Sequence[PolicyPoint]
+    about: About, history: KeyHistory, policies: Sequence[PolicyPoint], *, named: int
 ) -> tuple[Floats | None, object]:
     """The weights of cells, and the newest table of contexts field by field."""
     contexts = about.contexts
@@ -282,10 +284,10 @@ def _by_field(
     known, blocks = row.evidence.histories(row.columns), policies[-1].blocks
     if not known.any():
         return weights, None
-    if kept.by_field[0] != blocks:  # the model takes up to 40 ms
+    if kept.by_field[0] != (blocks, named):  # the model takes up to 40 ms
         kept.by_field = (
-            blocks,
-            _fields(about, contexts, row.evidence.rule, known, weights, kept),
+            (blocks, named),
+            _fields(about, contexts, row, weights, kept, named),
         )
     return weights, kept.by_field[1]
 
@@ -293,25 +295,33 @@ def _by_field(
 def _fields(
     about: About,
     contexts: Contexts,
-    rule: ContextModel,
-    known: Floats,
+    row: PublicRow,
     weights: Floats,
     kept: PolicyHistory,
+    named: int,
 ) -> dict[str, Any]:
-    """The table field by field, by the model of these histories; and what rules are worth."""
-    means, deviations = (of[0] for of in rule.posterior(known))
-    shares = kept.points(means.size)[-1].shares
+    """The table field by field, by the model of a learner's row; and what rules are worth.
+
+    Of the first `named` actions: columns beyond have no name yet.
+    """
+    evidence = row.evidence
+    assert isinstance(evidence, ReleasedTables), "asked by the caller"
+    rule = evidence.rule
+    laws = evidence.posterior(row.columns, np.arange(rule.actions) < named)
+    means, deviations = (of[0][:, :named] for of in laws)
+    every = np.reshape(kept.points(rule.arms)[-1].shares, (-1, rule.actions))
+    shares = every[:, :named].reshape(-1)
     found = by_field(
         contexts.shape,
         shown=weights,
-        policy=np.array(shares),
+        policy=shares,
         rewards=np.clip(0.5 + means, 0.0, 1.0),
         deviations=deviations,
     )
     return {
         "table": _table(contexts, rule, kept),
-        "worth": _worth(contexts, kept, *means.shape, most=about.largest),
-        "policy": _overall(shares, weights),
+        "worth": _worth(contexts, kept, *every.shape, most=about.largest, named=named),
+        "policy": _overall(shares.tolist(), weights),
         "fields": [
             {
                 "name": declared.name,
@@ -350,14 +360,20 @@ def _table(contexts: Contexts, rule: ContextModel, kept: PolicyHistory) -> dict[
 
 
 def _worth(
-    contexts: Contexts, kept: PolicyHistory, cells: int, actions: int, *, most: float
+    contexts: Contexts,
+    kept: PolicyHistory,
+    cells: int,
+    actions: int,
+    *,
+    most: float,
+    named: int,
 ) -> dict[str, Any] | None:
     """How much more rules earn than what was shown, by blocks that they were not chosen by.
 
     These are the numbers of ``streamdp worth``, and what no block says is None there. None where
     there is no difference within blocks: with noisy counts; and of too few blocks.
     """
-    tables = kept.tables(cells, actions)
+    tables = kept.tables(cells, actions, named=named)
     if tables is None or tables[0].noise.on_counts:
         return None
     later = forward(*tables, contexts)

@@ -372,7 +372,7 @@ def _nameless(read: Decoded) -> int:
 
 def _count_others(read: Decoded, feedback: Feedback, others: Counter[str]) -> int:
     """Count slots of each field whose level is none of those listed; return the slots."""
-    contexts, actions, played = feedback.contexts, len(feedback.actions), read.content["played"]
+    contexts, actions, played = feedback.contexts, len(feedback.in_cell), read.content["played"]
     if contexts is None:
         return 0
     named = played[played != NO_ARM]

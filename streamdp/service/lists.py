@@ -17,7 +17,7 @@ decoded. When a list is taken follows from that alone, never from what a record 
 catalogue is out of reach, the list that was taken goes on, and it is asked again after a while.
 
 Streams of losses take none, for their events have losses of all actions. What is paused there is
-only the readers' concern, and a new action is a new epoch; so it is where there are contexts.
+only the readers' concern, and a new action is a new epoch.
 """
 
 from __future__ import annotations

@@ -77,7 +77,11 @@ class StreamSpec:
         # The noise must fit what the format reads: losses, or the action in headers or in payloads.
         # Counts of actions from payloads are protected; counts from headers are published.
         played, read = self.learner.recipe.played, self.format.feedback
-        wanted = None if played is None else (played, self.names)
+        wanted: tuple[str, Sequence[str]] | None = None
+        if played is not None:
+            named = [name for name in self.actions if name != SPARE]
+            in_cells = read is not None and read.contexts is not None
+            wanted = played, self.actions if in_cells else tuple(named)
         if wanted != (None if read is None else (read.played, read.arms)):
             raise InvalidConfig(
                 "format",
@@ -126,12 +130,12 @@ class StreamSpec:
     @property
     def names(self) -> tuple[str, ...]:
         """The actions that an epoch begins with: those of columns that are not spare."""
-        return tuple(name for name in self.actions if name != SPARE)
+        return tuple(name for name in self.lines.shown or self.actions if name != SPARE)
 
     @property
     def room(self) -> int:
         """How many actions may be added within an epoch."""
-        return self.actions.count(SPARE)
+        return self.lines.shown.count(SPARE)
 
     def epoch_of(self, partition: int) -> int:
         """The epoch of one partition: the stream's, or one of its own."""
@@ -191,7 +195,7 @@ class StreamSpec:
         package, of = package_of(recipe.name), self.format.feedback
         named: dict[str, Any] = {}  # what policies name, beside the arms
         if of is not None:
-            shown = self.actions if of.contexts is None else of.actions
+            shown = self.actions if of.contexts is None else of.in_cell
             named = {"shown": shown, "contexts": of.contexts, "played": of.played}
         return Lines(
             stream=self.name,
@@ -216,9 +220,11 @@ class StreamSpec:
         `names`: of its columns, if a list has given some a name.
         """
         layout, schedule = row_layout(self.kind, epoch=0), self.learner.schedule
+        contexts = self.lines.contexts
+        arms = names if contexts is None else contexts.arms(tuple(names))
         return EpochLearner(
             carries=carries,
-            actions=list(names or self.learner.actions),
+            actions=list(arms or self.learner.actions),
             schedule=(list(schedule.prefix), list(schedule.tail)),
             row_digest=layout.digest.hex(),
             private=saved_columns(layout.private),

@@ -486,9 +486,13 @@ class _Found:
         if checkpoint.joined is not UNSET:
             what = changes(checkpoint.joined.settings, spec.settings)
         elif learner is not None:
-            room, names = list(spec.actions).count(SPARE), learner.actions
+            names, cells, room = learner.actions, 1, 0
+            if isinstance(spec, StreamSpec):
+                room, contexts = spec.room, spec.lines.contexts
+                cells = 1 if contexts is None else contexts.cells
             if learner.settings == spec.settings:  # also of room: what came since is not configured
-                names = names[: len(names) - room]
+                many = len(names) // cells
+                names = [name for at, name in enumerate(names) if at % many < many - room]
             now = [name for name in spec.actions if name != SPARE]
             what = changes(learner.settings, spec.settings, actions=(names, now))
             if room and learner.settings == spec.settings:

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 
 from streamdp.core.arrays import Ints
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.events import NO_ARM
+from streamdp.core.events import NO_ARM, SPARE
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.grid import centred_gains, shares_of
 from streamdp.wire.decoded import Decoded, Headers, Setting, checked_option
@@ -63,6 +63,7 @@ class Feedback:
     header: str = ACTION_HEADER
     contexts: Contexts | None = None
     most: Fraction | None = None  # the largest reward that counts; None: 1
+    columns: int = 0  # arms of a cell, if more than there are names yet
 
     def __post_init__(self) -> None:
         """Refuse unknown values."""
@@ -87,9 +88,14 @@ class Feedback:
         return 1.0 if self.most is None else float(self.most)
 
     @property
+    def in_cell(self) -> tuple[str, ...]:
+        """The names of a cell's arms: actions, and spare ones, which have none."""
+        return (*self.actions, *[SPARE] * (self.columns - len(self.actions)))
+
+    @property
     def arms(self) -> tuple[str, ...]:
         """The names of the arms that records can name: actions, in each cell."""
-        return self.actions if self.contexts is None else self.contexts.arms(self.actions)
+        return self.actions if self.contexts is None else self.contexts.arms(self.in_cell)
 
     def observed(
         self,
@@ -126,7 +132,7 @@ class Feedback:
         """
         if self.played == "value":
             return []
-        count, contexts = len(self.actions), self.contexts
+        count, contexts = len(self.in_cell), self.contexts
         if frames:
             arms = np.array(played, dtype=np.int64)
             headers = [(f"{self.header}s", (arms % count).astype("<u4").tobytes())]
@@ -164,7 +170,7 @@ def _in_contexts(
     feedback: Feedback, contexts: Contexts, headers: Sequence[Headers]
 ) -> NDArray[np.int32]:
     """The arm that each record's context and action name."""
-    name, count = feedback.header, len(feedback.actions)
+    name, count = feedback.header, len(feedback.in_cell)
     numbers: dict[object, int]
     numbers = {action.encode(): arm for arm, action in enumerate(feedback.actions)}
     cells = _CellsOf(contexts)
@@ -215,7 +221,7 @@ def _in_frames(feedback: Feedback, headers: Sequence[Headers], slots: Ints) -> N
     known = numbers < len(feedback.actions)
     if contexts is not None:
         cells = np.minimum(_in_rows(f"{CONTEXT_HEADER}s", headers, slots), contexts.unknown)
-        numbers = cells * len(feedback.actions) + numbers
+        numbers = cells * len(feedback.in_cell) + numbers
     return np.where(known, numbers, NO_ARM).astype(np.int32)
 
 

@@ -8,7 +8,7 @@ one rule of the list.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from typing import Any
 
@@ -20,7 +20,7 @@ from streamdp.core.arrays import Bools, Columns, Floats, Ints
 from streamdp.core.engine import Engine
 from streamdp.core.engine.releasing import Draws, Ended
 from streamdp.core.errors import InvalidConfig, StateMismatch
-from streamdp.core.events import NO_ARM, OPENING, SPARE, Batch
+from streamdp.core.events import NO_ARM, OPENING, SPARE, Batch, Carried
 from streamdp.core.evidence.carrying import Passage
 from streamdp.core.evidence.context_model import ContextModel
 from streamdp.core.evidence.contexts import Contexts
@@ -138,9 +138,9 @@ def test_an_engine_refuses_a_list_that_allows_nothing_or_is_of_others() -> None:
 
 
 def test_evidence_refuses_a_list_of_other_actions() -> None:
-    for of in (learner("policy_blocks"), in_contexts()):
+    for of in (learner("policy_blocks"), in_contexts(), in_contexts(ROOMY, room="2")):
         with pytest.raises(StateMismatch, match="list: actions"):
-            row_after(of, released(0)).in_force(4, np.ones(5, dtype=np.bool_))
+            PublicRow.opened(of.evidence, NOTHING).in_force(4, np.ones(7, dtype=np.bool_))
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -176,7 +176,7 @@ def test_an_action_that_gets_a_spare_column_begins_as_one_without_history(recipe
     assert policy[:4].tolist() == row_after(of_four, four).in_force(4).tolist()
 
 
-def test_room_needs_exact_counts_and_no_contexts() -> None:
+def test_room_needs_exact_counts() -> None:
     """And a number of columns that leaves two names."""
     columns = [*ACTIONS, SPARE]
     for recipe, wrong in (
@@ -188,7 +188,13 @@ def test_room_needs_exact_counts_and_no_contexts() -> None:
         with pytest.raises(InvalidConfig, match=r"room|actions"):
             FEEDBACK_RECIPES[recipe](actions=columns, epsilon="1", **wrong)
     with pytest.raises(InvalidConfig, match="room"):
-        replace(in_contexts(), room=1)
+        in_contexts([*ACTIONS, SPARE], "value", room="1")
+    whole = FIELDS.arms((*ACTIONS, SPARE))
+    for arms, room in (whole, "9"), (whole, "3"), (whole[:-1], "1"), (("1",) * 8001, "7999"):
+        with pytest.raises(InvalidConfig, match=r"room|actions|table does not fit"):
+            FEEDBACK_RECIPES["policy_contexts"](
+                actions=arms, epsilon="1", context=FIELDS, room=room
+            )
 
 
 def test_a_learner_is_carried_by_the_names_of_its_columns() -> None:
@@ -212,10 +218,15 @@ def roomy(recipe: str) -> PolicyLearner:
 FIELDS = Contexts.read('{"device":["phone"]}')
 
 
-def in_contexts(actions: Sequence[str] = ACTIONS, played: str = "header") -> PolicyLearner:
+ROOMY = [*ACTIONS, SPARE, SPARE]
+
+
+def in_contexts(
+    actions: Sequence[str] = ACTIONS, played: str = "header", **options: str
+) -> PolicyLearner:
     return FEEDBACK_RECIPES["policy_contexts"](
         actions=FIELDS.arms(tuple(actions)), epsilon="1", context=FIELDS, played=played,
-        schedule="capped 4",
+        schedule="capped 4", **options,
     )  # fmt: skip
 
 
@@ -256,6 +267,112 @@ def test_beside_a_paused_action_that_is_the_best_the_others_are_still_told_apart
     after = lived_through(in_contexts(), shows, rewards, *[None] * 6, *[paused] * 3)
     assert after[5] == before[-1]
     assert after[6][0] > 0
+
+
+def wide(numbers: Any, beside: Ints | int = 0) -> NDArray[Any]:
+    """Numbers of arms of three actions, as those of five."""
+    of_cells = np.reshape(numbers, (-1, 3))
+    others = np.broadcast_to(np.reshape(beside, (-1, 1)), (len(of_cells), 2))
+    return np.concatenate([of_cells, others], axis=1).reshape(-1)
+
+
+@dataclass
+class Twin:
+    """One key of a learner without room, and one of a learner with room, in the same world."""
+
+    plain: PublicRow
+    roomy: PublicRow
+    tables: set[int]
+
+    def block(self, seed: int, rewards: Floats, after: Bools | None) -> None:
+        """A block that shows what policies show; spare columns have noise alone."""
+        chance, now = np.random.default_rng(seed), self.plain.in_force(400)
+        shows = np.rint(now / PARTS * 400).astype(np.int64)
+        table = int(self.plain.columns["table"][0])
+        self.tables.add(table)
+        rule = self.rule(self.plain)
+        gains = np.rint(shows * (rewards - 0.5) * UNIT).astype(np.int64)
+        sums = rule.summed(table, gains[None])[0] + chance.integers(-UNIT, UNIT, rule.size(table))
+        noise = chance.integers(-9 * UNIT, 9 * UNIT, len(sums) // 3)
+        for row, first, second in (
+            (self.plain, sums, shows), (self.roomy, wide(sums, noise), wide(shows))
+        ):  # fmt: skip
+            none = np.zeros(len(second) - len(first), dtype=np.int64)
+            row.fold(np.concatenate([first, none, second]), int(shows.sum()), self.of(row, after))
+
+    def rule(self, row: PublicRow) -> ContextModel:
+        assert isinstance(row.evidence, ReleasedTables)
+        return row.evidence.rule
+
+    def of(self, row: PublicRow, allowed: Bools | None) -> Bools | None:
+        """What a list allows of these columns: no list allows spare ones."""
+        if allowed is None or row is self.plain:
+            return allowed
+        return np.concatenate([allowed, [False, False]])
+
+    def agree(self, allowed: Bools | None) -> bool:
+        """Whether they know the same, put the same in force, and carry the same over."""
+        policies = [row.in_force(400, self.of(row, allowed)) for row in (self.plain, self.roomy)]
+        known = [
+            np.frombuffer(row.known().history or b"").reshape(-1)
+            for row in (self.plain, self.roomy)
+        ]
+        tables = [int(row.columns["table"][0]) for row in (self.plain, self.roomy)]
+        return (
+            wide(policies[0]).tolist() == policies[1].tolist()
+            and wide(known[0]).tolist() == known[1].tolist()
+            and tables[0] == tables[1]
+        )
+
+
+def test_in_contexts_room_that_is_not_used_changes_no_bit() -> None:
+    """Over several tables, a change of the world, and under a list; carried over, too."""
+    plain, roomy = in_contexts(), in_contexts(ROOMY, room="2")
+    assert plain.schedule == roomy.schedule
+    assert roomy.actions == FIELDS.arms(tuple(ROOMY))
+    one, other = (PublicRow.opened(of.evidence, NOTHING) for of in (plain, roomy))
+    twin = Twin(one, other, set())
+    rewards, paused = np.array([0.4, 0.2, 0.1, 0.1, 0.2, 0.4]), np.array([False, True, True])
+    for block in range(24):
+        after = paused if 8 <= block < 12 else None
+        twin.block(block, rewards if block < 16 else rewards[::-1], after)
+        assert twin.agree(after), block
+    assert len(twin.tables) > 1
+    again = [
+        PublicRow.resumed(of.evidence, Carried(0, 2, None, row.known().history), 400)  # type: ignore[arg-type]  # nobody asks after what
+        for of, row in ((plain, twin.plain), (roomy, twin.roomy))
+    ]
+    assert Twin(again[0], again[1], set()).agree(None)
+    means, deviations = twin.roomy.evidence.posterior(twin.roomy.columns)  # type: ignore[attr-defined]
+    alone = twin.plain.evidence.posterior(twin.plain.columns)  # type: ignore[attr-defined]
+    assert means[..., :3].tolist() == alone[0].tolist()
+    assert deviations[..., :3].tolist() == alone[1].tolist()
+    assert not means[..., 3:].any()
+
+
+def test_in_contexts_an_action_that_gets_a_spare_column_begins_as_one_without_history() -> None:
+    """Equal bits to a learner of four actions of which the last was not shown; and from then on."""
+    roomy, four = in_contexts([*ACTIONS, SPARE], room="1"), in_contexts([*ACTIONS, "d"])
+    rows = [PublicRow.opened(of.evidence, NOTHING) for of in (roomy, four)]
+    chance, named = np.random.default_rng(2), np.ones(4, dtype=np.bool_)
+    rule = four.rule
+    assert isinstance(rule, ContextModel)
+    for block in range(8):
+        shows = chance.integers(20, 90, 8)
+        shows[3::4] *= block > 3
+        table = int(rows[1].columns["table"][0])
+        gains = chance.integers(-9 * UNIT, 9 * UNIT, (1, 8))
+        sums = rule.summed(table, gains)[0]
+        numbers = np.concatenate([sums, np.zeros(8 - len(sums), np.int64), shows])
+        for row in rows:
+            row.fold(numbers, int(shows.sum()), named)
+        one, other = (row.in_force(400, named).tolist() for row in rows)
+        assert one == other
+        assert min(one) > 0
+        for name in ("remembered", "table"):
+            assert rows[0].columns[name].tolist() == rows[1].columns[name].tolist()
+    left = named & (np.arange(4) < 3)  # removed again: what was shown of it is still known
+    assert rows[0].in_force(400, left).tolist() == rows[1].in_force(400, left).tolist()
 
 
 # -- neighbours ------------------------------------------------------------------------------------
@@ -339,9 +456,15 @@ def faults(of: PolicyLearner, taken: int) -> Iterator[str]:
             yield "a policy does not follow from releases and list"
 
 
-def faults_of_names(taken: int) -> Iterator[str]:
+NAMED = ["a", "b", SPARE]
+WITH_ROOM = {
+    "plain": learner("policy_blocks", NAMED, room="1"),
+    "contexts": in_contexts(NAMED, room="1"),
+}
+
+
+def faults_of_names(of: PolicyLearner, taken: int) -> Iterator[str]:
     """What is wrong where an action gets the spare column at a slot, over all neighbours."""
-    of = learner("policy_blocks", ["a", "b", SPARE], room="1")
     batch = neighbours(of)
     releases, many = lived(of, batch, taken, under=(True, True, True)), len(batch.keys)
     some = [np.flatnonzero(releases.born == key) for key in range(many)]
@@ -351,11 +474,16 @@ def faults_of_names(taken: int) -> Iterator[str]:
     for at in some[0].tolist():
         policy = releases.in_force[at]  # type: ignore[index]
         under = bool(releases.last_offset[at] >= taken * many)
-        if bool(policy[2]) is not under:
-            yield f"a column {'with' if under else 'without'} a name {policy[2]}"
+        allowed = np.arange(3) < 2 + under
+        if any(bool(parts) is not under for parts in policy[2::3]):
+            yield f"a column {'with' if under else 'without'} a name {policy[2::3]}"
         if releases.kind[at] != releases.kinds.index(OPENING):
-            row.fold(releases.numbers[at], int(releases.stop[at] - releases.start[at]))
-        if policy.tolist() != row.in_force(4, np.arange(3) < 2 + under).tolist():
+            row.fold(releases.numbers[at], int(releases.stop[at] - releases.start[at]), allowed)
+            due = int(releases.block[at]) + 1
+        else:
+            due = 0
+        length = int(of.schedule.lengths(np.array([due]))[0])
+        if policy.tolist() != row.in_force(length, allowed).tolist():
             yield "a policy does not follow from releases and list"
 
 
@@ -394,9 +522,10 @@ def test_nothing_that_a_list_does_depends_on_content(of: PolicyLearner, taken: i
 
 @pytest.mark.usefixtures("scripted")
 @pytest.mark.parametrize("taken", TAKEN.values(), ids=list(TAKEN))
-def test_nothing_that_a_new_name_does_depends_on_content(taken: int) -> None:
+@pytest.mark.parametrize("of", WITH_ROOM.values(), ids=list(WITH_ROOM))
+def test_nothing_that_a_new_name_does_depends_on_content(of: PolicyLearner, taken: int) -> None:
     """Taken in a key's first block, inside one, with its last record, with the next, or never."""
-    assert list(faults_of_names(taken)) == []
+    assert list(faults_of_names(of, taken)) == []
 
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -515,14 +644,20 @@ def test_no_story_of_lists_is_told_where_none_is_followed() -> None:
 
 def spare_columns_have_a_floor(patch: pytest.MonkeyPatch) -> None:
     """All columns are as good as named."""
-    in_force = ReleasedSums.in_force
+    sums, tables = ReleasedSums.in_force, ReleasedTables.in_force
 
     def generous(
         self: ReleasedSums, public: Columns, lengths: Ints, allowed: Bools | None = None
     ) -> Policy:
-        return in_force(replace(self, room=0), public, lengths, allowed)
+        return sums(replace(self, room=0), public, lengths, allowed)
+
+    def in_cells(
+        self: ReleasedTables, public: Columns, lengths: Ints, allowed: Bools | None = None
+    ) -> Policy:
+        return tables(replace(self, rule=replace(self.rule, room=0)), public, lengths, allowed)
 
     patch.setattr(ReleasedSums, "in_force", generous)
+    patch.setattr(ReleasedTables, "in_force", in_cells)
 
 
 def knows_a_name_too_early(patch: pytest.MonkeyPatch) -> None:
@@ -544,6 +679,9 @@ def knows_a_name_too_early(patch: pytest.MonkeyPatch) -> None:
         (looks_at_open_sums, "depends on content"),
     ],
 )
-def test_a_broken_name_is_caught(mutant: Patch, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("of", WITH_ROOM.values(), ids=list(WITH_ROOM))
+def test_a_broken_name_is_caught(
+    of: PolicyLearner, mutant: Patch, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mutant(monkeypatch)
-    assert any(said in fault for fault in faults_of_names(TAKEN["inside"]))
+    assert any(said in fault for fault in faults_of_names(of, TAKEN["inside"]))

@@ -21,7 +21,7 @@ from streamdp.client.requests import Request, request_record
 from streamdp.client.table import Table
 from streamdp.core.arrays import Bools, Floats, Ints
 from streamdp.core.errors import StreamdpError, TransportLost
-from streamdp.core.events import OPENING, Batch
+from streamdp.core.events import OPENING, SPARE, Batch
 from streamdp.core.evidence.context_model import ContextModel
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policy import PARTS
@@ -73,13 +73,14 @@ def stream(**options: Any) -> StreamSpec:
 FIELDS = Contexts.read('{"device":["phone"]}')
 
 
-def in_contexts(played: str) -> StreamSpec:
+def in_contexts(played: str, *, room: int = 0, actions: tuple[str, ...] = ACTIONS) -> StreamSpec:
+    columns = (*actions, *[SPARE] * room)
     learner = policy_contexts(
-        actions=FIELDS.arms(ACTIONS), epsilon="1/2", context=FIELDS, played=played,
-        schedule="capped 4",
+        actions=FIELDS.arms(columns), epsilon="1/2", context=FIELDS, played=played,
+        schedule="capped 4", **({"room": str(room)} if room else {}),
     )  # fmt: skip
     options = {"padding": "fixed"} if played == "value" else {}
-    feedback = Feedback(ACTIONS, "reward", learner.played, contexts=FIELDS)
+    feedback = Feedback(actions, "reward", learner.played, contexts=FIELDS, columns=len(columns))
     format_ = configure("json", feedback=feedback, options=options)
     return replace(stream(), learner=learner, format=format_)
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from msgspec import structs
+from msgspec import UnsetType, structs
 
+from streamdp.client.table import names_of
 from streamdp.core.errors import (
     ConfigurationMismatch,
     InvalidConfig,
@@ -48,7 +49,7 @@ from streamdp.wire.revising import (
     with_resumed,
 )
 from streamdp.wire.state import decode_learner
-from tests.service.test_lists import RECORDS, Life, Lines, Site, first_list
+from tests.service.test_lists import FIELDS, Life, Lines, Site, first_list, in_cells, in_contexts
 from tests.service.test_lists import stream as plain_stream
 from tests.support.protocol_model import Store, restore
 from tests.support.services import QUICK, Between, Room
@@ -65,6 +66,10 @@ def stream(**options: Any) -> StreamSpec:
         actions=[*ACTIONS, *[SPARE] * len(NEW)], room=len(NEW), epsilon="1/2", schedule="capped 4"
     )  # type: ignore[call-arg]  # an option that each recipe has
     return feedback_spec(name="home", learner=learner, **options)
+
+
+def roomy(contexts: bool) -> StreamSpec:
+    return in_contexts("header", room=len(NEW)) if contexts else stream()
 
 
 def change(step: Callable[..., Any], *names: str, of: Configured = CONFIGURED) -> Change:
@@ -100,7 +105,9 @@ class RoomyLife(Life):
     stream: StreamSpec = field(default_factory=stream)
 
     def __post_init__(self) -> None:
-        records, headers = clicks(RECORDS)
+        records, headers = clicks(self.many)
+        if self.stream.learner.recipe.contexts is not None:
+            records, headers = in_cells(records, headers, "header")
         self.store = Store(records, headers=headers)
 
     def line(self) -> bytes:
@@ -124,10 +131,14 @@ class RoomyLife(Life):
 SEEDS = range(6)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_new_names_are_known_from_their_position_through_any_crash(seed: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "contexts"), [*((of, False) for of in SEEDS), (1, True), (2, True)]
+)
+def test_new_names_are_known_from_their_position_through_any_crash(
+    seed: int, contexts: bool
+) -> None:
     """Judge, fold of the input under the ledger's lists, and `verify`: none finds anything."""
-    life = RoomyLife(random.Random(seed)).tell()
+    life = RoomyLife(random.Random(seed), roomy(contexts)).tell()
     assert life.crashes > 5
     assert life.wrong() == []
     named = [of.actions for of in life.lists]
@@ -446,3 +457,69 @@ def test_a_stream_without_room_says_that_it_needs_an_epoch() -> None:
     narrow = CONFIGURED._replace(room=0)
     with pytest.raises(InvalidConfig, match=r"has no room.*a new epoch"):
         next_list(None, narrow, at=AT, change=change(with_added, "d", of=narrow))
+
+
+# -- contexts --------------------------------------------------------------------------------------
+
+
+@cache
+def in_cells_honest() -> RoomyLife:
+    life = RoomyLife(random.Random(1), roomy(contexts=True))
+    life.tell()
+    return life
+
+
+def test_in_contexts_a_new_name_is_shown_and_counted_in_its_column_of_each_cell() -> None:
+    """Pages compute the same policies; the noise of what was not shown is not among the sums."""
+    site, columns = in_cells_honest().site(), len(ACTIONS) + len(NEW)
+    history, compared, shows = StreamReleases(), 0, np.zeros((FIELDS.cells, columns))
+    history.apply(site.ledger)
+    for record in site.actions:
+        line = decode_in_force(record.value)
+        assert isinstance(line, PolicyLine)
+        parts = np.frombuffer(from_base64(line.policy, "policy"), "<u4").reshape(-1, columns)
+        gone = () if isinstance(line.paused, UnsetType) else line.paused
+        assert (parts > 0).tolist() == [
+            [name != SPARE and name not in gone for name in line.actions]
+        ] * FIELDS.cells
+        policies = history.of_key(record.key)[0].policies
+        assert policies is not None
+        shares = {point.slot: point.shares for point in policies.points(parts.size)}
+        if line.stop in shares:
+            assert shares[line.stop] == (parts.reshape(-1) / PARTS).tolist()
+            compared += 1
+        names = names_of(line, salt="")
+        assert names.actions == tuple(name for name in line.actions if name != SPARE)
+    assert compared > 10
+    for record in site.ledger:
+        charge = decode_ledger(record.value)
+        released = charge.released() if isinstance(charge, Charge) else None
+        if isinstance(charge, Charge) and charge.kind == SUMS and released is not None:
+            shows += released[released.size // 2 :].reshape(shows.shape)
+    assert shows.all()
+    key = history.of_key(b"fr")[0]
+    assert key.policies is not None
+    found = key.policies.tables(FIELDS.cells, columns, named=4)
+    assert found is not None
+    assert found[0].gains.shape[1:] == (FIELDS.cells, 4)
+    said = key.earned_beside(FIELDS.cells, columns, most=1.0, named=4)
+    assert said is not None
+    assert history.earned_in(1, {}).slots == shows.sum()
+
+
+def test_in_contexts_the_state_says_what_its_columns_are_called_in_each_cell() -> None:
+    """So a later epoch carries over by name."""
+    life = in_cells_honest()
+    (entry,) = [value for place, value in life.store.state.items() if b'"learner"' in place]
+    learner = decode_learner(entry, where="the state")
+    assert tuple(learner.actions) == FIELDS.arms((*ACTIONS, *NEW))
+    later = in_contexts("header", actions=("e", "a", "x"))
+    mark = carries(later, learner)
+    columns, moved = len(ACTIONS) + len(NEW), {now: old for now, old, _ in mark.kept}
+    assert moved == {0: 4, 1: 0, 3: 4 + columns, 4: columns}
+
+
+def test_in_contexts_actions_that_were_edited_within_an_epoch_are_refused() -> None:
+    edited = in_contexts("header", room=len(NEW), actions=(*ACTIONS, "d"))
+    with pytest.raises(ConfigurationMismatch, match=r"new: 'device=phone;d'.*actions home add NAM"):
+        restore(in_cells_honest().store, edited)

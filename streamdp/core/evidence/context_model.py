@@ -55,7 +55,7 @@ which adds one number after the other.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from math import prod
@@ -108,6 +108,7 @@ class ContextModel:
     spread: Fraction
     floor: Fraction
     tables: tuple[Fields, ...]  # that a block may release, by their fields: the first has none
+    room: int = 0  # how many of the actions, the last ones, are spare: see `released_tables`
     name: str = "contexts"
     history: ClassVar[RegimeHistory] = RegimeHistory(2)
 
@@ -125,6 +126,11 @@ class ContextModel:
     def arms(self) -> int:
         """How many actions in cells."""
         return prod(self.shape) * self.actions
+
+    @property
+    def named(self) -> Bools | None:
+        """The actions that are not spare; None: all."""
+        return np.arange(self.actions) < self.actions - self.room if self.room else None
 
     @cached_property
     def places(self) -> Ints:
@@ -462,6 +468,18 @@ class ContextModel:
 def _fitted(rule: ContextModel, used: tuple[int, ...], numbers: bytes) -> Fitted:
     """The effects by these numbers. Nobody may write into them: they are remembered."""
     return rule.fitted(np.frombuffer(numbers).reshape(-1, 2, rule.kept), used)
+
+
+@lru_cache(maxsize=64)
+def model_among(model: ContextModel, some: bytes) -> tuple[ContextModel, Ints, Ints]:
+    """The model of some actions alone, without room: kept, with what it computes once.
+
+    And the places of their numbers: among all arms, and in a hypothesis. `some` are K bools.
+    """
+    actions = np.flatnonzero(np.frombuffer(some, dtype=np.bool_))
+    numbers = (np.arange(0, 2 * model.kept, model.actions)[:, None] + actions).reshape(-1)
+    arms = numbers[: prod(model.shape) * len(actions)]
+    return replace(model, actions=len(actions), room=0), arms, np.concatenate([[0], 1 + numbers])
 
 
 def weighed(state: Floats, gains: Floats, shown: Floats, noise: NoiseVariance) -> Floats:

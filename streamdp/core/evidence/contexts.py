@@ -21,6 +21,7 @@ from itertools import combinations, pairwise
 from math import isfinite, prod
 
 from streamdp.core.errors import InvalidConfig
+from streamdp.core.events import SPARE
 
 OTHER = "other"
 """The level of everything that is not listed."""
@@ -249,8 +250,20 @@ class Contexts:
         alone = {(at,) for at in range(len(self.fields))}
         return tuple(sorted({(), *alone, *pairs, *named}, key=lambda of: (len(of), of)))
 
+    def actions_in(self, arms: int) -> int:
+        """How many actions each cell has, of so many arms; refuse a table that does not fit."""
+        count, rest = divmod(arms, self.cells)
+        if rest or count < 2 or arms > MOST_ARMS:
+            raise InvalidConfig(
+                "context",
+                "the table does not fit",
+                expected=f"2 or more actions in each of {self.cells} cells, {MOST_ARMS} in all",
+                got=f"{arms} arms",
+            )
+        return count
+
     def arms(self, actions: tuple[str, ...]) -> tuple[str, ...]:
-        """The names of all arms: the levels of a cell, then the action."""
+        """The names of all arms: the levels of a cell, then the action; spare ones have none."""
         return _arms(self, actions)
 
     def actions(self, arms: tuple[str, ...]) -> tuple[str, ...] | None:
@@ -297,7 +310,9 @@ def _arms(contexts: Contexts, actions: tuple[str, ...]) -> tuple[str, ...]:
         ";".join(f"{field}={level}" for field, level in contexts.levels(cell).items())
         for cell in range(contexts.cells)
     ]
-    return tuple(f"{cell};{action}" for cell in cells for action in actions)
+    return tuple(
+        SPARE if action == SPARE else f"{cell};{action}" for cell in cells for action in actions
+    )
 
 
 def _field(name: object, levels: object) -> ContextField:

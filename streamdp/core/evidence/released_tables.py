@@ -3,14 +3,18 @@
 A release has two numbers for each arm, an action in a cell: those of the block's table come first,
 and zeros fill them up. Where the action is public the second numbers are exact counts of all arms,
 whatever the table. `context_model` says what follows, and which table the next block releases.
+
+*Room.* The last actions may be spare. While a row has never shown one, and no list allows it, the
+row is that of a model without it: policies, tables and histories are the same bits. Noise that was
+added to the sums of its arms counts for nothing. Whether it was shown is known from exact counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -18,7 +22,7 @@ from streamdp.core.arrays import Bools, Columns, Field, Floats, Ints
 from streamdp.core.errors import StateMismatch
 from streamdp.core.events import Carried
 from streamdp.core.evidence.block_tables import BlockTables, Coarse, apart, look_alike
-from streamdp.core.evidence.context_model import ContextModel
+from streamdp.core.evidence.context_model import ContextModel, model_among
 from streamdp.core.evidence.evidence import STAYS_AWAY, Known, PublicEvidence
 from streamdp.core.evidence.policies import gains_and_counts
 from streamdp.core.evidence.policy import Policy
@@ -45,6 +49,16 @@ class ReleasedTables:
         return self.rule.actions
 
     @property
+    def room(self) -> int:
+        """How many of them, the last ones, are spare."""
+        return self.rule.room
+
+    @property
+    def named(self) -> Bools | None:
+        """The actions that are not spare; None: all."""
+        return self.rule.named
+
+    @property
     def fields(self) -> tuple[Field, ...]:
         """The history, and the table."""
         numbers = prod(self.rule.history.shape(self.rule.kept))
@@ -65,11 +79,23 @@ class ReleasedTables:
             raise StateMismatch("carried history", "length", expected=f"{size} bytes", got=got)
         numbers = np.frombuffer(b"".join(histories), "<f8").astype(np.float64)
         begun = self.rule.history.resumed(numbers.reshape(-1, CARRIED_PER_ARM, self.rule.kept))
+        nothing = np.zeros(len(begun), dtype=np.int32)
+        public: Columns = {"remembered": begun.reshape(len(begun), -1), "table": nothing}
+        return {**public, "table": self._first_tables(public, lengths, allowed)}
+
+    def _first_tables(self, public: Columns, lengths: Ints, allowed: Bools | None) -> Ints:
+        """The tables of the first blocks after what was carried over."""
+        if self.room:
+            tables = np.zeros(len(lengths), dtype=np.int64)
+            for part in self._alike(public, allowed):
+                of = part.rows
+                tables[of] = part.evidence._first_tables(part.public, lengths[of], part.allowed)
+            return tables
+        begun = self.histories(public)
         shown = np.maximum(begun[:, 0, -self.rule.arms :], 0.0)
         events = np.array([of.sum() for of in np.rint(shown)])  # whole numbers: exact in any order
         often = shown * (lengths / np.where(events > 0, events, 1.0))[:, None]
-        table = self.rule.chosen(begun, often, self.noise, allowed=allowed)
-        return {"remembered": begun.reshape(len(begun), -1), "table": table}
+        return self.rule.chosen(begun, often, self.noise, allowed=allowed)
 
     def fold(
         self, public: Columns, released: Ints, lengths: Ints, allowed: Bools | None = None
@@ -79,6 +105,15 @@ class ReleasedTables:
         Readers obey a list before policies follow it. So where shows have noise, they are divided
         as if the list of the next blocks had held in these.
         """
+        if self.room:
+            names = ("remembered", "table")
+            after = {name: np.zeros_like(public[name]) for name in names}
+            for part in self._alike(public, allowed, released):
+                of, numbers = part.rows, released[part.rows[:, None], part.released]
+                folded = part.evidence.fold(part.public, numbers, lengths[of], part.allowed)
+                after["table"][of] = folded["table"]
+                after["remembered"][of[:, None], part.remembered] = folded["remembered"]
+            return after
         before, tables, rule = self.histories(public), public["table"], self.rule
         now, chosen = np.empty_like(before), np.empty_like(tables)
         first, second = gains_and_counts(released, pairs=self.pairs)
@@ -100,11 +135,59 @@ class ReleasedTables:
 
         In each cell the chances are those of the allowed actions among themselves.
         """
+        if self.room:
+            policies = np.zeros((len(lengths), self.rule.arms), dtype=np.uint32)
+            for part in self._alike(public, allowed):
+                of = part.rows
+                parts = part.evidence.in_force(part.public, lengths[of], part.allowed)
+                policies[of[:, None], part.arms] = parts
+            return policies
         state, tables = self.histories(public), public["table"]
         if len(state) > 1 and not state.any() and (lengths == lengths[0]).all():
             alike = self.rule.policy(state[:1], tables[:1], lengths[:1], self.noise, allowed)
             return np.repeat(alike, len(state), 0)
         return self.rule.policy(state, tables, lengths, self.noise, allowed)
+
+    def posterior(self, public: Columns, allowed: Bools | None = None) -> tuple[Floats, Floats]:
+        """Each row's mean gains and their deviations, R × cells × actions.
+
+        Both are 0 for a spare action that was never shown and is not allowed.
+        """
+        if not self.room:
+            return self.rule.posterior(self.histories(public))
+        both = np.zeros((2, len(public["table"]), self.rule.arms))
+        for part in self._alike(public, allowed):
+            for whole, of in zip(both, part.evidence.posterior(part.public), strict=True):
+                whole[part.rows[:, None], part.arms] = of.reshape(len(of), -1)
+        means, deviations = both.reshape(2, len(both[0]), -1, self.rule.actions)
+        return means, deviations
+
+    def _alike(
+        self, public: Columns, allowed: Bools | None, released: Ints | None = None
+    ) -> Iterator[_Alike]:
+        """The rows in parts that know of the same actions, each as one of a model without room."""
+        rule, named = self.rule, self.rule.named
+        assert named is not None, "there is room"
+        may = named if allowed is None else allowed
+        if len(may) != rule.actions:
+            raise StateMismatch("list", "actions", expected=rule.actions, got=len(may))
+        shown = self.histories(public)[:, :, -rule.arms :]
+        if released is not None:
+            shown = np.concatenate([shown, released[:, None, -rule.arms :]], axis=1)
+        known = np.any(shown.reshape(len(shown), -1, rule.actions) != 0, axis=1)
+        known |= named | may
+        for some in np.unique(known, axis=0):
+            rows = np.flatnonzero((known == some).all(axis=1))
+            model, arms, numbers = model_among(rule, some.tobytes())
+            starts = np.arange(rule.history.regimes)[:, None] * (1 + CARRIED_PER_ARM * rule.kept)
+            remembered = (starts + numbers).reshape(-1)
+            fewer = {
+                "remembered": public["remembered"][rows[:, None], remembered],
+                "table": public["table"][rows],
+            }
+            both = np.concatenate([arms, rule.arms + arms])
+            evidence = replace(self, rule=model)
+            yield _Alike(rows, evidence, fewer, may[some], arms, both, remembered)
 
     def likely_best(self, public: Columns) -> Floats | None:
         """Arms of different cells are not compared."""
@@ -213,3 +296,15 @@ class ReleasedTables:
         of_cells = shown.reshape(len(shown), -1, self.rule.actions).sum(axis=2)
         cells: Floats = np.maximum(of_cells, 0.0)
         return cells
+
+
+class _Alike(NamedTuple):
+    """Rows of the same known actions, and where their numbers are among those of all."""
+
+    rows: Ints
+    evidence: ReleasedTables  # of these actions alone
+    public: Columns
+    allowed: Bools
+    arms: Ints
+    released: Ints
+    remembered: Ints

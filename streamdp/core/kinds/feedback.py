@@ -16,7 +16,8 @@ A slot that names no known arm is the null observation: it takes its slot and ad
 K stays. Their sums have noise like all others, so nothing of a release depends on which columns
 have a name. No event can name a spare column, so its count is 0, and it has no chance and no floor
 in policies until a list says whose it is (`Batch.allowed`). Counts must be exact for that: noisy
-ones would tell of shows that never were.
+ones would tell of shows that never were. With contexts they are the last actions of each cell, and
+the choice of the next table heeds none that has no name.
 
 *Contexts.* Where an event also falls into a cell of a table (`core.evidence.contexts`), an arm is
 an action in a cell, and `actions` has the arms. The argument stays the same, whatever the number of
@@ -108,26 +109,32 @@ class PolicyLearner:
 
     def __post_init__(self) -> None:
         """Refuse a learner that no engine could run."""
-        named = list(self.actions)
-        while self.room and len(named) > len(self.actions) - self.room and named[-1] == SPARE:
-            named.pop()
-        unnamed = (SPARE,) * (len(self.actions) - len(named))
-        object.__setattr__(self, "actions", read_actions(named) + unnamed)
+        self._check_names()
         if self.charge is not None and self.charge <= 0:
             raise InvalidConfig(self.name, "no charge", expected="> 0", got=self.charge)
         if self.played not in PLAYED:
             raise InvalidConfig(
                 "learner.played", "unknown", expected=" | ".join(PLAYED), got=self.played
             )
-        if self.room and (self.pairs or isinstance(self.rule, ContextModel)):
+        if self.room and self.pairs:
             raise InvalidConfig(
-                "room", "needs exact counts, of a stream without contexts",
-                expected='played = "header", and no context', got=f"room = {self.room}",
+                "room", "needs exact counts",
+                expected='played = "header"', got=f"room = {self.room}",
             )  # fmt: skip
         if not 0 < self.forgetting <= 1:
             raise InvalidConfig(
                 "learner.forgetting", "out of range", expected="0 < … ≤ 1", got=self.forgetting
             )
+
+    def _check_names(self) -> None:
+        """Refuse names that are none; only the last columns, of each cell, may be without."""
+        columns = self.rule.actions if isinstance(self.rule, ContextModel) else len(self.actions)
+        cells = [self.actions[at : at + columns] for at in range(0, len(self.actions), columns)]
+        unnamed = 0
+        while unnamed < self.room and all(cell[-1 - unnamed] == SPARE for cell in cells):
+            unnamed += 1
+        named = read_actions([name for cell in cells for name in cell[: columns - unnamed]])
+        object.__setattr__(self, "actions", tuple(self.actions) if unnamed else named)
 
     # -- as a value ------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -99,7 +99,7 @@ def worth(
     actions = list(wait_for(lambda: known_actions(technology, own)))
     asked = [(str(path), _read(path, contexts, actions)) for path in policy or ()]
     releases = wait_for(lambda: _releases(technology, topics, key))
-    history = _newest(configuration, topics.stream, releases)
+    history = _newest(configuration, topics.stream, key, releases)
     tables, policies = _tables(own, history, key, named=len(actions))
     feedback = configuration.tables.streams[topics.stream].feedback
     assert feedback is not None, "looked at with the table"
@@ -171,26 +171,27 @@ def _fields(configuration: Configuration, stream: str) -> Contexts | None:
 
 
 async def _releases(technology: Technology, topics: StreamTopics, key: str) -> StreamReleases:
-    """What the ledger says of one key."""
+    """What the ledger says of one key, and of the lists that its policies followed."""
     from streamdp.ports import closing
     from streamdp.serve.history import StreamReleases
 
     releases = StreamReleases()
     async with closing(technology.publications()) as publications:
         async for batch in publications.ledger(topics, follow=False):
-            releases.apply([record for record in batch if is_asked(record.key, key)])
+            some = (of for of in batch if of.key is None or is_asked(of.key, key))
+            releases.apply([*some])
     return releases
 
 
 def _newest(
-    configuration: Configuration, stream: str, releases: StreamReleases
+    configuration: Configuration, stream: str, key: str, releases: StreamReleases
 ) -> KeyHistory | None:
     """The key's newest learner of a configured epoch."""
     table = configuration.streams[stream].table
     known = (
         history
-        for (number, _), history in releases.keys.items()
-        if history.epoch == table.partition_epochs.get(number, table.epoch)
+        for (number, of), history in releases.keys.items()
+        if is_asked(of, key) and history.epoch == table.partition_epochs.get(number, table.epoch)
     )
     return max(known, key=lambda of: of.stop, default=None)
 
@@ -208,7 +209,8 @@ def _tables(
     learner, count = configured.learner, len(configured.actions) + configured.table.room
     assert isinstance(learner, PolicyLearner)
     kept = None if history is None else history.policies
-    found = None if kept is None else kept.tables(len(learner.actions) // count, count)
+    cells = len(learner.actions) // count
+    found = None if kept is None else kept.tables(cells, count, named=named)
     if found is None:
         raise InvalidConfig(
             f"key {word(key)}",
@@ -216,11 +218,7 @@ def _tables(
             expected="published blocks of the configured epoch, at most 128",
             got="no such learner" if history is None else f"{history.blocks} blocks",
         )
-    if named == count:
-        return found
-    tables, policies = found
-    fewer = replace(tables, gains=tables.gains[..., :named], shown=tables.shown[..., :named])
-    return fewer, {first: policy[:, :named] for first, policy in policies.items()}
+    return found
 
 
 def _read(path: Path, contexts: Contexts | None, actions: list[str]) -> Floats:

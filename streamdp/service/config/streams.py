@@ -58,8 +58,9 @@ class Stream:
             played = learner.recipe.played
             assert played is not None, "a recipe of feedback"
             content, header = table.feedback.content, table.feedback.action_header
+            columns = len(actions) + table.room if table.room else 0
             feedback = Feedback(
-                tuple(actions), content, played, header, contexts, table.feedback.most
+                tuple(actions), content, played, header, contexts, table.feedback.most, columns
             )
         return cls(
             topics=StreamTopics(
@@ -167,11 +168,10 @@ def _learner(table: StreamTable, actions: list[str], contexts: Contexts | None) 
     if "room" in options:
         expected = "`room` in the stream's own table"
         raise InvalidConfig("learner.room", "not here", expected=expected, got=options["room"])
-    if table.room and (observes != "feedback" or contexts is not None):
+    if table.room and observes != "feedback":
         raise InvalidConfig(
             "room",
-            "only of streams that observe feedback, without contexts: here a new action is a new"
-            " epoch",
+            "only of streams that observe feedback: here a new action is a new epoch",
             expected="0",
             got=table.room,
         )
@@ -184,15 +184,15 @@ def _learner(table: StreamTable, actions: list[str], contexts: Contexts | None) 
                 expected=f"one of {', '.join(sorted(OBSERVED[observes]))}",
                 got=f"{recipe} with observes = {observes}",
             )
+    columns = [*actions, *[SPARE] * table.room]
+    if table.room:
+        options |= {"room": str(table.room)}
     if contexts is None:
         if recipe == CONTEXTS:
             raise InvalidConfig(
                 "context", "missing", expected=f"fields, for {CONTEXTS}", got="nothing"
             )
-        if table.room:
-            options |= {"room": str(table.room)}
-            actions = [*actions, *[SPARE] * table.room]
-        return kind_of(options, actions=actions, observes=observes)
+        return kind_of(options, actions=columns, observes=observes)
     if recipe not in (None, CONTEXTS) or "context" in options:
         raise InvalidConfig(
             "learner.recipe",
@@ -200,15 +200,15 @@ def _learner(table: StreamTable, actions: list[str], contexts: Contexts | None) 
             expected=f"{CONTEXTS}, or none",
             got="an option `context`" if "context" in options else recipe,
         )
-    if contexts.cells * len(actions) > MOST_ARMS:
+    if contexts.cells * len(columns) > MOST_ARMS:
         raise InvalidConfig(
             "context",
             "the table is too large",
-            expected=f"cells × actions ≤ {MOST_ARMS}",
-            got=f"{contexts.cells} × {len(actions)}",
+            expected=f"cells × actions ≤ {MOST_ARMS}, with room",
+            got=f"{contexts.cells} × {len(columns)}",
         )
     options = {"recipe": CONTEXTS, **options, "context": str(contexts)}
-    return kind_of(options, actions=contexts.arms(tuple(actions)))
+    return kind_of(options, actions=contexts.arms(tuple(columns)))
 
 
 def _options(table: LearnerTable) -> dict[str, str]:

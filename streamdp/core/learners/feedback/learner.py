@@ -10,6 +10,8 @@ from typing import Any, ParamSpec
 
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.errors import InvalidConfig
+from streamdp.core.evidence.context_model import ContextModel
+from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.kinds.feedback import PLAYED, PolicyLearner
 from streamdp.core.kinds.recipe import Played
 from streamdp.core.learners.recipes import OBSERVED, Recipes, registered
@@ -24,8 +26,8 @@ P = ParamSpec("P")
 def feedback_recipe(function: Callable[P, PolicyLearner]) -> Callable[P, PolicyLearner]:
     """Register a recipe under its function's name, and write its options on what it makes.
 
-    Each has one more option, `room`: the last so many of `actions` are spare columns. What follows
-    from the number of actions follows from that of the others.
+    Each has one more option, `room`: the last so many of `actions`, with contexts of each cell, are
+    spare columns. What follows from the number of actions follows from that of the others.
     """
     registered(FEEDBACK_RECIPES, function)
     made: Callable[..., PolicyLearner] = FEEDBACK_RECIPES.made[function.__name__]
@@ -36,15 +38,25 @@ def feedback_recipe(function: Callable[P, PolicyLearner]) -> Callable[P, PolicyL
         room, columns = options.pop("room", 0), options.get("actions", ())
         if room in (0, "0") or args or not isinstance(columns, list | tuple):
             return made(*args, **options)
-        if not str(room).isdecimal() or not 0 < int(room) <= len(columns):
-            got = f"{room} of {len(columns)} columns"
-            raise InvalidConfig("learner.room", "no number of columns", expected="≥ 0", got=got)
-        spare = int(room)
-        options["actions"] = columns[:-spare]
+        spare, many = int(room) if str(room).isdecimal() else -1, len(columns)
+        if "context" in options:
+            contexts = Contexts.read(options["context"])
+            if many == 2 + spare:  # no table is so small: they stand for any number
+                contexts.actions_in(contexts.cells * many)
+                columns = contexts.arms(tuple(columns))
+            many = contexts.actions_in(len(columns))
+        if not 0 < spare <= many - 2:
+            expected, got = f"0 … {many - 2}", f"{room} of {many} columns"
+            raise InvalidConfig("learner.room", "no number of columns", expected=expected, got=got)
+        options["actions"] = [of for at, of in enumerate(columns) if at % many < many - spare]
         learner = made(**options)
+        rule = learner.rule
+        if isinstance(rule, ContextModel):
+            rule = replace(rule, actions=many, room=spare)
         return replace(
             learner,
-            actions=(*learner.actions, *columns[-spare:]),
+            actions=tuple(columns),
+            rule=rule,
             room=spare,
             options=(*learner.options, ("room", str(spare))),
         )

@@ -25,9 +25,8 @@ from fractions import Fraction
 from math import isqrt
 
 from streamdp.core.calibration import parse_epsilon
-from streamdp.core.errors import InvalidConfig
 from streamdp.core.evidence.context_model import ContextModel
-from streamdp.core.evidence.contexts import MOST_ARMS, Contexts
+from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.core.kinds.names import read_actions
 from streamdp.core.learners.feedback.learner import feedback_recipe, read_played, read_share
@@ -81,14 +80,7 @@ def policy_contexts(
     arms = read_actions(actions)
     if len(arms) == 2:  # no table is so small: they stand for any number
         arms = contexts.arms(arms)
-    count, rest = divmod(len(arms), contexts.cells)
-    if rest or count < 2 or len(arms) > MOST_ARMS:
-        raise InvalidConfig(
-            "context",
-            "the table does not fit",
-            expected=f"2 or more actions in each of {contexts.cells} cells, {MOST_ARMS} in all",
-            got=f"{len(arms)} arms",
-        )
+    count = contexts.actions_in(len(arms))
     where, finest = read_played(played), interactions.removeprefix(UP_TO)
     return PolicyLearner(
         actions=arms,
