@@ -7,6 +7,7 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import SPARE, SUMS, Key
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policy import PARTS, policy_of
+from streamdp.core.learners.feedback import FEEDBACK_RECIPES
 from streamdp.core.randomness import SeededRandomness
 from streamdp.core.releases import Identity, Release
 from streamdp.lab.commands.replay import _Told, _told_by
@@ -341,3 +343,14 @@ def test_a_key_is_written_as_in_the_ledger(key: Key, shown: dict[str, str | None
     identity = Identity("clicks", 0, key, 1, 0, 0, SUMS)
     written = release_as_json(Release(identity, (0, 0), 1, 2, 0, 0, Fraction(1)), pairs=False)
     assert {name: written[name] for name in written if name.startswith("key")} == shown
+
+
+def test_a_stream_with_contexts_and_room_is_not_replayed() -> None:
+    """Its log would number arms by the names, and its releases by the columns."""
+    fields = Contexts.read({"device": ["phone"]})
+    learner = FEEDBACK_RECIPES["policy_contexts"](
+        actions=fields.arms(("a", "b", "")), epsilon="1", context=fields, room="1"
+    )
+    nothing: Any = None
+    with pytest.raises(InvalidConfig, match="not replayed with contexts"):
+        next(fold(nothing, learner, seed=1, stream="s", epoch=1))

@@ -19,6 +19,7 @@ from msgspec import UNSET
 
 from streamdp.core.arrays import Bools
 from streamdp.core.engine import Engine
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import NO_ARM, SPARE, Batch
 from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.randomness import SeededRandomness
@@ -41,6 +42,9 @@ def fold(
 
     The log has no record that the service refused (`ShownLog.with_learners`).
     """
+    if learner.room and learner.recipe.contexts is not None:  # a log numbers arms by their names
+        expected, got = "a stream without room, or without contexts", f"room = {learner.room}"
+        raise InvalidConfig("room", "not replayed with contexts", expected=expected, got=got)
     engines: dict[int, Engine] = {}
     for partition, batch in log.batches():
         engine = engines.get(partition)
