@@ -350,6 +350,26 @@ def test_in_contexts_room_that_is_not_used_changes_no_bit() -> None:
     assert not means[..., 3:].any()
 
 
+def test_in_contexts_an_engine_with_room_is_told_and_asked_by_names() -> None:
+    """Of any cell, though spare columns lie between the actions of two cells."""
+    learner, names = in_contexts(ROOMY, room="2"), len(ACTIONS)
+    one, other = (
+        Engine(stream="s", partition=0, learner=learner, budget="1", randomness=SeededRandomness(7))
+        for _ in range(2)
+    )
+    nothing, first = np.zeros(1, dtype=np.int64), b"k"
+    for at in range(60):
+        cell, action = at % FIELDS.cells, at // FIELDS.cells % names
+        told = one.observe(first, action=ACTIONS[action], loss=1, context=FIELDS.levels(cell))
+        arm = np.array([cell * len(ROOMY) + action], dtype=np.int32)
+        same = feedback_batch([first], nothing, arm, nothing - UNIT // 2, nothing + at)
+        assert list(other.apply_batch(same)) == list(told)
+    parts = np.reshape(one.in_force(first), (FIELDS.cells, len(ROOMY)))
+    for cell in range(FIELDS.cells):
+        policy = one.policy(first, FIELDS.levels(cell))
+        assert policy == dict(zip(ACTIONS, parts[cell] / PARTS, strict=False))
+
+
 def test_in_contexts_an_action_that_gets_a_spare_column_begins_as_one_without_history() -> None:
     """Equal bits to a learner of four actions of which the last was not shown; and from then on."""
     roomy, four = in_contexts([*ACTIONS, SPARE], room="1"), in_contexts([*ACTIONS, "d"])

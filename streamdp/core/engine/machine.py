@@ -202,7 +202,7 @@ class Engine:
         """
         check_action(action, self._shown)
         cell = cell_of(context, self._contexts)
-        arm = NO_ARM if action is None else cell * len(self._shown) + self._shown[action]
+        arm = NO_ARM if action is None else cell * self._evidence.listed + self._shown[action]
         content: Content = {
             "played": np.array([arm], dtype=np.int32),
             "gain": np.array([centred_gain(_loss(loss, reward))], dtype=np.int64),
@@ -412,12 +412,12 @@ class Engine:
             raise InvalidConfig(
                 "policy", "of a stream of losses", expected="action(key)", got="policy"
             )
-        many, cell = len(self._shown), cell_of(context, self._contexts)
+        many, cell = self._evidence.listed, cell_of(context, self._contexts)
         parts = self.in_force(key)
         if parts is None:
             return None
-        of_cell = parts[cell * many : (cell + 1) * many] / PARTS
-        return dict(zip(self._shown, of_cell.tolist(), strict=True))
+        of_cell = (parts[cell * many : (cell + 1) * many] / PARTS).tolist()
+        return {name: of_cell[at] for name, at in self._shown.items()}
 
     def action(self, key: Key) -> str | None:
         """The action in force for a key; None if it has no learner."""
