@@ -364,7 +364,7 @@ def test_in_contexts_an_engine_with_room_is_told_and_asked_by_names() -> None:
         arm = np.array([cell * len(ROOMY) + action], dtype=np.int32)
         same = feedback_batch([first], nothing, arm, nothing - UNIT // 2, nothing + at)
         assert list(other.apply_batch(same)) == list(told)
-    parts = np.reshape(one.in_force(first), (FIELDS.cells, len(ROOMY)))
+    parts = np.reshape(np.array(one.in_force(first)), (FIELDS.cells, len(ROOMY)))
     for cell in range(FIELDS.cells):
         policy = one.policy(first, FIELDS.levels(cell))
         assert policy == dict(zip(ACTIONS, parts[cell] / PARTS, strict=False))
