@@ -48,7 +48,7 @@ class TakenNames(NamedTuple):
 
     ordinal: int  # 0: no list was taken
     paused: tuple[str, ...]
-    allowed: Bools | None  # None: all that have a name without a list
+    allowed: Bools | None  # None: there is no list, so all that have a name without one
     names: tuple[str, ...] = ()  # of all columns, spare ones too
 
     @property

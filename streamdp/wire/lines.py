@@ -433,8 +433,8 @@ class TakenList(Struct, frozen=True, kw_only=True, tag_field="type", tag="list")
     ]
     seeded: Annotated[bool, Meta(description="If true, nothing is guaranteed: a test.")]
 
-    def allowed(self) -> Bools | None:
-        """Which columns may have a chance; None: all."""
+    def allowed(self) -> Bools:
+        """Which columns may have a chance."""
         return allowed_of(self.actions, self.paused)
 
     def without_part(self) -> Sequence[str]:
@@ -442,10 +442,11 @@ class TakenList(Struct, frozen=True, kw_only=True, tag_field="type", tag="list")
         return without_part(self.actions, self.paused)
 
 
-def allowed_of(actions: Sequence[str], paused: Collection[str]) -> Bools | None:
-    """Which columns may have a chance in policies; None: all.
+def allowed_of(actions: Sequence[str], paused: Collection[str]) -> Bools:
+    """Which columns may have a chance in policies.
 
-    Those with a name that is not paused; those with a name, if all are paused.
+    Those with a name that is not paused; those with a name, if all are paused. Said also where that
+    is every column: without a list the columns that began as spare ones have no chance.
 
     >>> allowed_of(["a", "b", "c"], ["b", "gone"])
     array([ True, False,  True])
@@ -454,8 +455,7 @@ def allowed_of(actions: Sequence[str], paused: Collection[str]) -> Bools | None:
     """
     named = np.array([name != SPARE for name in actions], dtype=np.bool_)
     allowed = named & [name not in paused for name in actions]
-    allowed = allowed if allowed.any() else named
-    return None if allowed.all() else allowed
+    return allowed if allowed.any() else named
 
 
 def without_part(actions: Sequence[str], paused: Sequence[str]) -> Sequence[str]:

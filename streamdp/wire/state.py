@@ -186,11 +186,11 @@ class Recorded:
 
     @property
     def allowed(self) -> Bools | None:
-        """Which actions the list allowed under which it was drawn; None: all."""
+        """Which actions the list allowed under which it was drawn; None: there was no list."""
         line = None if self.action is None else decode_in_force(self.action)
-        if not isinstance(line, PolicyLine) or line.paused is UNSET:
+        if not isinstance(line, PolicyLine) or line.list_ordinal is UNSET:
             return None
-        return allowed_of(line.actions, line.paused)
+        return allowed_of(line.actions, () if line.paused is UNSET else line.paused)
 
 
 @dataclass(slots=True)

@@ -350,6 +350,14 @@ def test_in_contexts_room_that_is_not_used_changes_no_bit() -> None:
     assert not means[..., 3:].any()
 
 
+def test_in_contexts_the_fewest_columns_stand_for_any_number() -> None:
+    """As two actions do in a learner without room."""
+    few = FEEDBACK_RECIPES["policy_contexts"](
+        actions=["a", "b", SPARE], epsilon="1", context=FIELDS, room="1"
+    )
+    assert few.actions == FIELDS.arms(("a", "b", SPARE))
+
+
 def test_in_contexts_an_engine_with_room_is_told_and_asked_by_names() -> None:
     """Of any cell, though spare columns lie between the actions of two cells."""
     learner, names = in_contexts(ROOMY, room="2"), len(ACTIONS)

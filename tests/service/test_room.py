@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from msgspec import UnsetType, structs
+from msgspec import UNSET, UnsetType, structs
 
 from streamdp.client.table import names_of
 from streamdp.core.errors import (
@@ -175,6 +175,39 @@ def test_a_column_without_a_name_has_no_part_and_no_show() -> None:
                 assert released[-1] == 0
             shows += released[len(shows) :]
     assert shows.all()
+
+
+@cache
+def filling(ordinal: int) -> bytes:
+    """The n-th list of a stream whose room is full from the first one on."""
+    pauses = change(with_paused, "a"), change(with_resumed, "a")
+    step = pauses[ordinal % 2] if ordinal > 1 else change(with_added, *NEW)
+    before = filling(ordinal - 1) if ordinal > 1 else None
+    return next_list(before, CONFIGURED, at=AT, change=step)
+
+
+@dataclass
+class FullLife(RoomyLife):
+    """A partition whose stream has no spare column left."""
+
+    def line(self) -> bytes:
+        return filling(self.ordinal)
+
+
+@pytest.mark.parametrize("contexts", [False, True])
+def test_where_the_room_is_full_every_name_has_its_part(contexts: bool) -> None:
+    """Also while nothing is paused, when a list allows all columns that there are."""
+    life = FullLife(random.Random(1), roomy(contexts)).tell()
+    assert life.wrong() == []
+    compared = 0
+    for record in life.store.actions:
+        line = decode_in_force(record.value)
+        assert isinstance(line, PolicyLine)
+        parts = np.frombuffer(from_base64(line.policy, "policy"), "<u4")
+        if line.paused is UNSET and SPARE not in line.actions:
+            assert (parts > 0).all()
+            compared += 1
+    assert compared > 3
 
 
 def test_without_any_list_policies_are_those_of_a_stream_without_room() -> None:
