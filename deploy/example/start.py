@@ -29,10 +29,10 @@ HERE = Path(__file__).resolve().parent
 PORTS = {"shop": 8000, "serve": 8080, "run": 8081, "assemble": 8082, "prometheus": 9090}
 READY_SECONDS = 300.0  # a quiet machine takes 20, a busy one ten times as long
 _LOOK_SECONDS = 0.25
-TIMETABLE = ((10.0, "pause"), (30.0, "resume"))
-"""Seconds after everything was learned: a shelf is restocked. Never by its sales: what is paused is
-public for good."""
-RESTOCKED = "second hand"
+RESTOCKED, NEW = "second hand", "gifts"
+TIMETABLE = ((10.0, "pause", RESTOCKED), (30.0, "resume", RESTOCKED), (40.0, "add", NEW))
+"""Seconds after everything was learned: a shelf is restocked, another one comes. Never by sales:
+the list is public for good."""
 
 
 class Started:
@@ -171,18 +171,19 @@ def _tell(started: Started, addresses: Mapping[str, str], *, begun: float) -> No
 
 
 def _wait(started: Started, *, seconds: float | None) -> None:
-    """Wait for the end; meanwhile a shelf is paused, and comes back, by the timetable."""
+    """Wait for the end; meanwhile shelves are paused, come back, or are new, by the timetable."""
     begun, due = time.monotonic(), list(TIMETABLE)
     while seconds is None or time.monotonic() - begun < seconds:
         started.check()
         if due and time.monotonic() - begun >= due[0][0]:
-            _restock(started, due.pop(0)[1])
+            _, step, shelf = due.pop(0)
+            _change(started, step, shelf)
         time.sleep(_LOOK_SECONDS)
 
 
-def _restock(started: Started, step: str) -> None:
+def _change(started: Started, step: str, shelf: str) -> None:
     streamdp = Path(sys.executable).with_name("streamdp")
-    command = (streamdp, "actions", "shelves", step, RESTOCKED)
+    command = (streamdp, "actions", "shelves", step, shelf)
     subprocess.run(  # noqa: S603  # the command is ours
         [*command, "--config", HERE / "streamdp.toml"],
         env=started._environment,
@@ -190,8 +191,9 @@ def _restock(started: Started, step: str) -> None:
         check=True,
     )
     said = {
-        "pause": f"{RESTOCKED} is paused until its delivery: nobody is shown it",
-        "resume": f"the delivery has come: {RESTOCKED} is shown as before",
+        "pause": f"{shelf} is paused until its delivery: nobody is shown it",
+        "resume": f"the delivery has come: {shelf} is shown as before",
+        "add": f"{shelf} is new: it is tried until it is known",
     }
     say(said[step])
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from deploy.example.start import RESTOCKED
+from deploy.example.start import NEW, RESTOCKED
 from tests.support.browser import CONTRAST, Browser, browser, keep
 from tests.support.documents import ROOT
 
@@ -63,6 +63,7 @@ def test_does_the_shop_learn_sell_and_say_what_it_cost() -> None:
         learns_the_best_shelf_of_each_segment(window)
         counts_clicks_of_the_browser(window)
         ends_with_the_money_and_says_that_it_is_not_private(window)
+        window.until(lambda: NEW in window.text("#paused"))
         window.run("document.getElementById('switch').click()")  # nothing more is sold
         for name, width in (("desktop", 1280), ("phone", 390)):
             for scheme in ("light", "dark"):

@@ -26,7 +26,7 @@ from streamdp.service.config import Configuration
 
 from .score import NOT_PRIVATE, WAYS, Score, WithoutPrivacy, recent
 from .store import KEY, MADE_UP, STREAM, YOU, Seen, Store, clock, delay_of, opened, product_of
-from .world import FIXED, SEGMENTS, SHELVES, Product, Segment, Visit, World, best
+from .world import FIXED, LATER, SEGMENTS, SHELVES, Product, Segment, Visit, World, best
 
 TICK_SECONDS = 0.1
 LEARNED = 0.5
@@ -80,7 +80,7 @@ class Visitors:
 
     def _visit(self, visit: Visit, now: float) -> None:
         shown, seen = self._store.show(visit.segment, by=MADE_UP)
-        self.score.add(visit, shown=shown.action, now=now)
+        self.score.add(visit, self._store.shelves, shown=shown.action, now=now)
         product = visit.would_buy[shown.action]
         if product is not None:
             entry = (now + visit.seconds, next(self._numbers), shown, seen, product)
@@ -106,13 +106,14 @@ class Shop:
     def state(self) -> dict[str, Any]:
         """All data of the page."""
         visitors, written = self.visitors, self.store.loop.condition
-        score = visitors.score
+        score, shelves = visitors.score, self.store.shelves
         return {
             "facts": self._facts,
             "seconds": clock() - visitors.begun,
             "learned_after": visitors.learned_after,
             "visitors_on": visitors.on,
             "paused": self.store.paused,
+            "added": [shelf for shelf in LATER if shelf in self.store.shelves],
             "segments": [self._segment(segment) for segment in SEGMENTS],
             "seen": [
                 {"number": seen.number, "segment": seen.segment, "shelf": seen.shelf,
@@ -128,7 +129,7 @@ class Shop:
                 "per_hundred": score.per_hundred(),
                 "cost_of_privacy": score.cost,
                 "series": recent(score.series, every=max(1, len(score.series) // _POINTS)),
-                "best": {segment.name: best(segment) for segment in SEGMENTS},
+                "best": {segment.name: best(segment, shelves) for segment in SEGMENTS},
                 "fixed": FIXED,
             },
         }  # fmt: skip

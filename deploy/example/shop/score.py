@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -42,8 +42,8 @@ class WithoutPrivacy:
         self._policies: dict[str, dict[str, float]] = {}  # since the latest release
         self._later: deque[tuple[float, Segment, str, float]] = deque()
 
-    def show(self, visit: Visit, *, now: float) -> str:
-        """Choose a shelf for a visitor, and learn the outcome when the window has passed."""
+    def show(self, visit: Visit, shelves: Sequence[str], *, now: float) -> str:
+        """Choose one of the shelves for a visitor; learn the outcome when the window has passed."""
         while self._later and self._later[0][0] <= now:
             _, segment, shelf, value = self._later.popleft()
             if self._engine.observe(b"home", action=shelf, reward=value, context=segment.context):
@@ -53,7 +53,7 @@ class WithoutPrivacy:
             policy = self._engine.policy(b"home", segment.context)
             self._policies[segment.name] = policy or dict.fromkeys(SHELVES, 1.0)
         policy = self._policies[segment.name]
-        (shelf,) = self._chance.choices(list(policy), list(policy.values()))
+        (shelf,) = self._chance.choices(shelves, [policy[name] for name in shelves])
         share = min(1.0, reward(visit.would_buy[shelf]) / self._most)
         self._later.append((now + self._delay, segment, shelf, share))
         return shelf
@@ -68,16 +68,16 @@ class Score:
     euros: dict[str, float] = field(default_factory=lambda: dict.fromkeys(WAYS, 0.0))
     series: list[tuple[float, int, dict[str, float]]] = field(default_factory=list)
 
-    def add(self, visit: Visit, *, shown: str, now: float) -> None:
-        """One visitor."""
-        shelves = {
+    def add(self, visit: Visit, shelves: Sequence[str], *, shown: str, now: float) -> None:
+        """One visitor, to a shop with these shelves."""
+        by_way = {
             "shop": shown,
             "fixed": FIXED,
-            "without privacy": self.without_privacy.show(visit, now=now),
-            "best": best(visit.segment),
+            "without privacy": self.without_privacy.show(visit, shelves, now=now),
+            "best": best(visit.segment, shelves),
         }
         self.visits += 1
-        for way, shelf in shelves.items():
+        for way, shelf in by_way.items():
             self.euros[way] += _euros(visit.would_buy[shelf])
 
     def mark(self, now: float) -> None:

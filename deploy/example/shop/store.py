@@ -26,7 +26,7 @@ from streamdp.client import (
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.service.config import Configuration
 
-from .world import FIXED, SHELVES, Product, Segment, reward
+from .world import FIXED, LATER, SHELVES, Product, Segment, reward
 
 STREAM = "shelves"
 ASSEMBLY = "visits"
@@ -77,6 +77,12 @@ class Store:
                 self.seen.append(seen)
 
     @property
+    def shelves(self) -> tuple[str, ...]:
+        """The shelves that there are, by the list that the shop has read."""
+        named = self.actions.condition(STREAM).named
+        return named or tuple(shelf for shelf in SHELVES if shelf not in LATER)
+
+    @property
     def paused(self) -> tuple[str, ...]:
         """The shelves that nobody is shown now."""
         return self.actions.condition(STREAM).paused
@@ -86,10 +92,11 @@ class Store:
         held = self.actions.answer(STREAM, KEY).held
         if held is None:
             return None
-        first = self.contexts.cell(segment.context) * len(SHELVES)
-        ends = [0, *held.ends[first : first + len(SHELVES)]]
+        shelves = held.names.actions  # a new one is not among them before its first policy
+        first = self.contexts.cell(segment.context) * len(shelves)
+        ends = [0, *held.ends[first : first + len(shelves)]]
         parts = (stop - start for start, stop in pairwise(ends))
-        return {shelf: part / ends[-1] for shelf, part in zip(SHELVES, parts, strict=True)}
+        return {shelf: part / ends[-1] for shelf, part in zip(shelves, parts, strict=True)}
 
 
 @contextmanager
