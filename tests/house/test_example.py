@@ -13,8 +13,8 @@ import pytest
 from deploy.example.shop.__main__ import Shop, Visitors
 from deploy.example.shop.score import WAYS, Score, WithoutPrivacy, recent
 from deploy.example.shop.store import ASSEMBLY, STREAM, Store, delay_of
-from deploy.example.shop.world import FIXED, SEGMENTS, SHELVES, World, best, reward, worth
-from deploy.example.start import RESTOCKED
+from deploy.example.shop.world import FIXED, LATER, SEGMENTS, SHELVES, World, best, reward, worth
+from deploy.example.start import NEW, RESTOCKED
 from streamdp.client import ActionsCache, Loop, LoopTopics, Names, Source
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.ports import StreamTopics
@@ -24,6 +24,7 @@ from streamdp.testing.memory_log import MemoryLog
 from tests.support.deployment import DEPLOY, TOOLS, accepted, documents
 
 EXAMPLE = DEPLOY / "example"
+FIRST = tuple(shelf for shelf in SHELVES if shelf not in LATER)
 TOPICS = LoopTopics("shop.requests", "shop.outcomes")
 CONTEXTS = Contexts.read({"device": ["phone", "desktop"], "country": ["de", "fr", "it"]})
 
@@ -97,13 +98,13 @@ def test_do_ways_of_choosing_meet_the_same_visitors() -> None:
     )  # its coins
     chance = random.Random(7)
     for at, visit in enumerate(world.visits(16_000)):
-        score.add(visit, shown=chance.choice(list(SHELVES)), now=at / 300)
+        score.add(visit, FIRST, shown=chance.choice(FIRST), now=at / 300)
         if at % 300 == 299:
             score.mark(at / 300)
     per_hundred = score.per_hundred()
     for way, shelves in (("best", None), ("fixed", FIXED)):
         expected = 100 * sum(
-            segment.share * worth(segment, shelves or best(segment)) for segment in SEGMENTS
+            segment.share * worth(segment, shelves or best(segment, FIRST)) for segment in SEGMENTS
         )
         assert abs(per_hundred[way] - expected) < 160
     assert per_hundred["fixed"] < 0.6 * per_hundred["without privacy"]
@@ -118,10 +119,10 @@ def test_does_learning_without_privacy_hear_of_sales_no_sooner_than_the_shop() -
     """Else what ε costs would be told too high."""
     learner, chance = WithoutPrivacy(CONTEXTS, most=50.0, delay=10.0, seed=1), random.Random(1)
     for at, visit in enumerate(World(1).visits(500)):
-        (each_as_likely,) = chance.choices(list(SHELVES), [1.0] * len(SHELVES))
-        assert learner.show(visit, now=at / 60) == each_as_likely
-    later = [learner.show(visit, now=60.0) for visit in World(2).visits(50)]
-    assert later != [chance.choices(list(SHELVES))[0] for _ in later]
+        (each_as_likely,) = chance.choices(FIRST, [1.0] * len(FIRST))
+        assert learner.show(visit, FIRST, now=at / 60) == each_as_likely
+    later = [learner.show(visit, FIRST, now=60.0) for visit in World(2).visits(50)]
+    assert later != [chance.choices(FIRST)[0] for _ in later]
 
 
 # -- files -----------------------------------------------------------------------------------------
@@ -130,12 +131,14 @@ def test_does_learning_without_privacy_hear_of_sales_no_sooner_than_the_shop() -
 def test_is_the_configuration_right_and_the_shop_s_own() -> None:
     configuration = Configuration.load(EXAMPLE / "streamdp.toml", environment={})
     assert delay_of(configuration) == 3.0
-    assert tuple(configuration.streams[STREAM].actions) == tuple(SHELVES)
+    assert tuple(configuration.streams[STREAM].actions) == FIRST
+    assert configuration.streams[STREAM].table.room == len(LATER)
     assert configuration.streams[STREAM].contexts == CONTEXTS
     feedback = configuration.streams[STREAM].feedback
     assert feedback is not None
     assert feedback.largest >= max(p.euros for shelf in SHELVES.values() for p in shelf)
-    assert RESTOCKED in SHELVES
+    assert RESTOCKED in FIRST
+    assert NEW in LATER
     table = configuration.tables.assemblies[ASSEMBLY]
     assert (table.requests, table.outcomes, table.default_loss) == (*TOPICS, 1.0)
 
