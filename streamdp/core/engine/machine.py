@@ -116,8 +116,9 @@ class Engine:
         contexts = kind.recipe.contexts
         shown = None if contexts is None else contexts.actions(kind.actions)
         self._contexts = None if shown is None else contexts
-        names = enumerate(shown or kind.actions)
-        self._shown = {name: at for at, name in names if name != SPARE}  # in a cell
+        columns = shown or kind.actions
+        self._shown = {name: at for at, name in enumerate(columns) if name != SPARE}  # in a cell
+        self._many = len(columns)
         self.position = 0
         self.slots_refused = 0
         self.layout = snapshot.row_layout(kind, epoch=epoch)
@@ -202,7 +203,7 @@ class Engine:
         """
         check_action(action, self._shown)
         cell = cell_of(context, self._contexts)
-        arm = NO_ARM if action is None else cell * self._evidence.listed + self._shown[action]
+        arm = NO_ARM if action is None else cell * self._many + self._shown[action]
         content: Content = {
             "played": np.array([arm], dtype=np.int32),
             "gain": np.array([centred_gain(_loss(loss, reward))], dtype=np.int64),
@@ -412,7 +413,7 @@ class Engine:
             raise InvalidConfig(
                 "policy", "of a stream of losses", expected="action(key)", got="policy"
             )
-        many, cell = self._evidence.listed, cell_of(context, self._contexts)
+        many, cell = self._many, cell_of(context, self._contexts)
         parts = self.in_force(key)
         if parts is None:
             return None
