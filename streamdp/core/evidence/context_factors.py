@@ -92,8 +92,8 @@ class _Factor(NamedTuple):
 class _Group(NamedTuple):
     """Factors that are fitted to the same sums: those over all fields that none of them has."""
 
-    entries: tuple[slice, ...]  # those that are summed
-    place: Ints | None  # of each of these: which sum; None: its own
+    entries: slice  # from the first to the last that are summed
+    place: Ints | None  # of each of these: which sum, or none: `sums`; None: its own
     sums: int
     factors: tuple[_Factor, ...]
 
@@ -202,13 +202,13 @@ class Factors:
             found = []
             for of, some in _grouped(shape, tables, factors):
                 having = [at for at, table in enumerate(tables) if {*of} <= {*table}]
-                place = np.concatenate(numbers(of, [tables[at] for at in having]))
-                begin = [at for at in having if at - 1 not in having]
-                end = [at for at in having if at + 1 not in having]
-                entries = tuple(
-                    slice(stops[first] - sizes[first], stops[last])
-                    for first, last in zip(begin, end, strict=True)
-                )
+                many = rows * actions * prod(shape[field] for field in of)
+                place = np.full(stops[-1], many)
+                for at, numbers_of in zip(
+                    having, numbers(of, [tables[at] for at in having]), strict=True
+                ):
+                    place[stops[at] - sizes[at] : stops[at]] = numbers_of
+                entries = slice(stops[having[0]] - sizes[having[0]], stops[having[-1]])
                 own = [tables[at] for at in having] == [of]
                 fitted = [
                     _Factor(
@@ -218,7 +218,7 @@ class Factors:
                     )
                     for it in some
                 ]
-                many = rows * actions * prod(shape[field] for field in of)
+                place = place[entries].copy()
                 found.append(_Group(entries, None if own else place, many, tuple(fitted)))
             return tuple(found)
 
@@ -251,48 +251,27 @@ class Factors:
         `weights` and `scores` are those of the entries, `shares` those of each arm in the entries
         of coarse tables, up to a factor.
         """
-        of_entries = [_joined(weights, of.entries) for of in self.groups]
-        of_sums = [
-            _summed(weight, of.place, of.sums)
-            for weight, of in zip(of_entries, self.groups, strict=True)
-        ]
         effects, known, spread = np.zeros((3, len(self.of_variance)))
-        for weight, group in zip(of_sums, self.groups, strict=True):
-            for of, effect, _ in group.factors:
-                known[of] = _summed(weight, effect, of.stop - of.start)
-        fits = [
-            [_Fit.of(factor, effects, known, spread) for factor in group.factors]
-            for group in self.groups
-        ]
+        rest = scores.copy()  # what is not explained yet
+        fits = [_Fit.of(group, weights, rest, (effects, known, spread)) for group in self.groups]
         most = np.repeat(unit, len(self.first) // len(unit))
         variances = self.first * most
         least = variances * _LEAST
         self._spread(known, variances, spread)
-        rest = scores.copy()  # what is not explained yet
         within, coarse = self._within(shares), slice(self.coarse.entries)
+        of_coarse = np.empty_like(within)
         for turn in range(ROUNDS + 1):
             if turn:
                 squares = np.bincount(self.of_variance, effects * effects + spread) / self.size
                 variances = np.maximum(np.minimum(squares * squares / variances, most), least)
                 self._spread(known, variances, spread)
                 if len(within):
-                    of_arms = (within * self.of_arms(effects)).reshape(-1)
-                    told = np.bincount(self.coarse.place, of_arms, self.coarse.entries)
-                    rest[coarse] = scores[coarse] - weights[coarse] * told
-            for group, weight, of_sum, some in zip(
-                self.groups, of_entries, of_sums, fits, strict=True
-            ):
-                left = _joined(rest, group.entries)
-                if group.place is None:  # then what is left is the rest
-                    _fitted(some, left, of_sum)
-                    continue
-                moved = _fitted(some, _summed(left, group.place, group.sums), of_sum)
-                step = _placed(moved, group.place)
-                step *= weight
-                at = 0
-                for of in group.entries:
-                    rest[of] -= step[at : at + of.stop - of.start]
-                    at += of.stop - of.start
+                    np.multiply(within, self.of_arms(effects), out=of_coarse)
+                    told = _summed(of_coarse.ravel(), self.coarse.place, self.coarse.entries)
+                    told *= weights[coarse]
+                    np.subtract(scores[coarse], told, out=rest[coarse])
+            for fit in fits:
+                fit.once_more()
         mean_known = np.bincount(self.of_variance, known) / self.size
         larger = np.sqrt(self.first * np.sqrt(self.first)) * most
         more = np.maximum(larger - variances, 0.0) / (1.0 + mean_known * larger)
@@ -319,45 +298,85 @@ class Factors:
         return np.divide(1.0, spread, out=spread)
 
 
-class _Fit(NamedTuple):
-    """A factor that is being fitted: what is known of its effects, as views of all effects'."""
+class _Fitting(NamedTuple):
+    """A factor that is being fitted: views of all effects', and room for what follows."""
 
     effects: Floats
     known: Floats
     spread: Floats
     effect: Ints | None
     fewer: tuple[tuple[Ints, Floats], ...]  # also: how much is known of the fewer effects
+    after: Floats
+    step: Floats
 
     @staticmethod
-    def of(factor: _Factor, effects: Floats, known: Floats, spread: Floats) -> _Fit:
-        """Its own ones of all effects."""
+    def of(factor: _Factor, weight: Floats, every: tuple[Floats, Floats, Floats]) -> _Fitting:
+        """Its own ones of all effects, of which so much is known in a group's sums."""
         of, effect, fewer = factor
+        effects, known, spread = (numbers[of] for numbers in every)
+        known[:] = _summed(weight, effect, of.stop - of.start)
         wholes = []
         for place, many in fewer:
-            whole = _summed(known[of], place, many)
+            whole = _summed(known, place, many)
             whole[whole == 0] = 1.0
             wholes.append((place, whole))
-        return _Fit(effects[of], known[of], spread[of], effect, tuple(wholes))
+        after, step = np.empty((2, len(effects)))
+        return _Fitting(effects, known, spread, effect, tuple(wholes), after, step)
 
-
-def _fitted(fits: Sequence[_Fit], left: Floats, weight: Floats) -> Floats:
-    """Fit factors to the sums of what is left, one after the other; how far these sums moved."""
-    moved: Floats | float = 0.0
-    for effects, known, spread, effect, fewer in fits:
-        after = known * effects
+    def once_more(self, left: Floats) -> Floats:
+        """Fit it to the sums of what is left; how far its effects moved."""
+        effects, known, spread, effect, fewer, after, step = self
+        np.multiply(known, effects, out=after)
         after += left if effect is None else np.bincount(effect, left, len(effects))
         after *= spread
         for place, whole in fewer:  # their mean is 0
-            mean: Floats = np.bincount(place, known * after, len(whole)) / whole
-            after -= mean.take(place, mode="clip")
-        step = after - effects
+            mean = _summed(np.multiply(known, after, out=step), place, len(whole))
+            mean /= whole
+            after -= mean.take(place, None, step, "clip")
+        np.subtract(after, effects, out=step)
         effects[:] = after
-        step = _placed(step, effect)
-        moved += step
-        step *= weight
-        left -= step
-    assert not isinstance(moved, float)
-    return moved
+        return step
+
+
+class _Fit(NamedTuple):
+    """A group that is being fitted: what is left of its entries, their weights, and its sums'."""
+
+    rest: Floats
+    weights: Floats
+    place: Ints | None
+    of_sums: Floats
+    factors: tuple[_Fitting, ...]
+    moved: Floats  # of each sum, and of what is none: 0
+    step: Floats  # of each entry
+
+    @staticmethod
+    def of(
+        group: _Group, weights: Floats, rest: Floats, every: tuple[Floats, Floats, Floats]
+    ) -> _Fit:
+        """Its part of all entries and effects."""
+        entries, place, sums, factors = group
+        weights = weights[entries]
+        of_sums = _summed(weights, place, sums + 1)[:sums]
+        fitted = tuple(_Fitting.of(factor, of_sums, every) for factor in factors)
+        moved, step = np.zeros(sums + 1), np.empty(len(weights))
+        return _Fit(rest[entries], weights, place, of_sums, fitted, moved, step)
+
+    def once_more(self) -> None:
+        """Fit the factors one after the other, and take what moved off the rest."""
+        rest, weights, place, of_sums, factors, moved, step = self
+        left = rest if place is None else _summed(rest, place, len(moved))[:-1]
+        total, last = moved[:-1], factors[-1]
+        total[:] = 0.0
+        for factor in factors:
+            of_factor = _placed(factor.once_more(left), factor.effect)
+            total += of_factor
+            if place is None or factor is not last:
+                of_factor *= of_sums
+                left -= of_factor
+        if place is not None:
+            moved.take(place, None, step, "clip")
+            step *= weights
+            rest -= step
 
 
 def _cells(group: _Group) -> _Cells:
