@@ -20,6 +20,7 @@ from streamdp.core.evidence.contexts import MOST_LEVELS, Contexts
 from streamdp.core.evidence.evidence import PublicRow
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.evidence.policy_posterior import TAILS, NoiseVariance, level
+from streamdp.core.evidence.policy_regimes import Regimes
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES
 
@@ -540,6 +541,40 @@ def test_a_change_is_followed_and_none_is_seen_where_nothing_changes(noise: Nois
 
 
 @pytest.mark.parametrize("noise", [EXACT, NOISY], ids=["header", "value"])
+def test_what_is_not_fitted_would_have_changed_nothing(
+    noise: NoiseVariance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of three rows one changes, and one changes twice: each hypothesis is judged as if fitted."""
+    of, told = replace(model((3, 2), 3), hazard=Fraction(1, 4)), ContextModel.told
+    fits: list[int] = []
+
+    def counted(self: ContextModel, each: np.ndarray, used: tuple[int, ...]) -> object:
+        fits.append(len(each))
+        return told(self, each, used)
+
+    monkeypatch.setattr(ContextModel, "told", counted)
+    a, _, action = np.indices((3, 2, 3))
+    both = []
+    for every in (False, True):
+        if every:
+            monkeypatch.setattr(Regimes, "last", lambda of: np.zeros_like(of.known))
+        fits.clear()
+        rng, rows, states = np.random.default_rng(8), [nothing(of) for _ in range(3)], []
+        for block in range(14):
+            for row in range(3):
+                best = (a + (row > 0) * (block >= 7) + (row > 1) * (block >= 9)) % 3 == action
+                shown = rng.poisson((5000, 20, 300)[block % 3], best.shape)
+                gains = rng.binomial(shown, 0.1 + 0.06 * best) - shown / 2
+                fields = of.tables[(0, 3, 1)[block % 3]]
+                rows[row] = after(of, rows[row], fields, gains, shown, noise, rng)
+            states.append(np.concatenate(rows))
+        both.append((np.array(states), sum(fits)))
+    (few, fitted), (every_one, all_fitted) = both
+    assert few.tobytes() == every_one.tobytes()
+    assert 3 * 13 < fitted < all_fitted  # of the likeliest always, of others where it matters
+
+
+@pytest.mark.parametrize("noise", [EXACT, NOISY], ids=["header", "value"])
 def test_cells_without_events_are_right_on_average(noise: NoiseVariance) -> None:
     """Noise alone moves neither weights nor scores to one side; plain means S/n would."""
     rng = np.random.default_rng(3)
@@ -548,7 +583,8 @@ def test_cells_without_events_are_right_on_average(noise: NoiseVariance) -> None
     n = 40_000
     gains, counts = drawn(rng, noise, (n, 40))
     at = level(state)
-    added = weighed(np.repeat(state, n, axis=0), gains, counts, noise)
+    states = np.repeat(state, n, axis=0)
+    added = weighed(states, level(states), gains, counts, noise)
     scores = added[:, 1] - added[:, 0] * at.mean[0]
     largest = 1 / (TAILS * noise.on_sums)
     assert abs(added[:, 0].mean()) < 0.03 * (1 + noise.on_counts) * largest

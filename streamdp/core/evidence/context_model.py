@@ -82,6 +82,13 @@ _NO_CHANCE = 2.0**-28
 _REMEMBERED = 8  # fits: of what a block's end asks three times, and its next one once more
 
 
+class _Told(NamedTuple):
+    """What the numbers of some rows' hypotheses tell."""
+
+    now: Level
+    of: Fitted
+
+
 class _Ahead(NamedTuple):
     """What a row's next block may tell: its table, its length, and the noise in each number."""
 
@@ -212,15 +219,16 @@ class ContextModel:
         """
         regimes = Regimes.of(state)
         mixture = regimes.mixed(regimes.shares())[:, :, : self.stops[-1]]
+        before = level(mixture)
         block = np.zeros((len(state), 2, self.kept))
-        added = weighed(mixture, gains, counts, noise)
+        added = weighed(mixture, before, gains, counts, noise)
         block[:, :, self.entries(table)] = added
         if self.size(table) < self.arms:
             a_show = np.where(counts != 0, added[:, 0] / np.where(counts != 0, counts, 1.0), 0.0)
             block[:, 0, self.stops[-1] :] = shown * a_show[:, self.places[table]]
         known = np.any(block[:, 0] != 0, axis=1)
         block[:, 1, self.stops[-1] :] = np.where(known[:, None], shown, 0.0)
-        densities = self._densities(regimes, level(mixture), table, gains, shown, noise)
+        densities = self._densities(regimes, before, table, gains, shown, noise)
         return regimes.followed(block, densities, hazard=self.hazard)
 
     def _densities(
@@ -234,28 +242,44 @@ class ContextModel:
     ) -> Floats:
         """log₂ of the density of each action's gains under each hypothesis, and under a new one.
 
-        The uncertainty of an action's cells counts as if it were the same in all of them.
+        The uncertainty of an action's cells counts as if it were the same in all of them. A
+        hypothesis that gives its place to the new one, however likely it found the block, is not
+        fitted: it stands there as if it had known the block.
         """
         rows, count = regimes.known.shape
         shown = shown.reshape(rows, -1, self.actions)
         gains = gains.reshape(rows, -1, self.actions)
-        counts = np.maximum(shown, 0.0)
+        counts, found = np.maximum(shown, 0.0), _over_cells(gains)
         slots = _over_cells(counts)
-        means = np.repeat((_over_cells(shown) * before.mean[:, None])[:, None], count + 1, axis=1)
-        wide = before.rate[:, None] * WIDTH * slots
-        deviations = np.repeat(wide[:, None], count + 1, axis=1)
-        row, number = np.nonzero(regimes.known)
-        if len(row):
-            of_cell, variances = self._laws(regimes, row, number)
-            means[row, number] = _over_cells(shown[row] * of_cell)
-            deviations[row, number] = _over_cells(counts[row] * np.sqrt(variances))
         on_each = noise.on_sums + noise.on_counts * (before.mean * before.mean)
         own = before.variance[:, None] * slots + (TAILS * gains.shape[1] * on_each)[:, None]
-        seen = (slots > 0)[:, None]
-        variance = np.where(seen, own[:, None] + deviations * deviations, 1.0)
-        off = _over_cells(gains)[:, None] - means
-        bits = off * off * HALF_LOG2_E / variance + log2(variance) * 0.5
-        return -ordered_sum(np.where(seen, bits, 0.0).transpose(2, 0, 1))
+
+        def density(row: Ints, means: Floats, deviations: Floats) -> Floats:
+            seen = slots[row] > 0
+            variance = np.where(seen, own[row] + deviations * deviations, 1.0)
+            off = found[row] - means
+            bits = off * off * HALF_LOG2_E / variance + log2(variance) * 0.5
+            return -ordered_sum(np.where(seen, bits, 0.0).T)
+
+        every = np.arange(rows)
+        densities = np.repeat(density(every, found, np.zeros_like(found))[:, None], count + 1, 1)
+        densities[:, count] = density(
+            every, _over_cells(shown) * before.mean[:, None], before.rate[:, None] * WIDTH * slots
+        )
+
+        def fit(some: Bools) -> None:
+            row, number = np.nonzero(some)
+            if len(row):
+                of_cell, variances = self._laws(regimes, row, number)
+                means = _over_cells(shown[row] * of_cell)
+                deviations = _over_cells(counts[row] * np.sqrt(variances))
+                densities[row, number] = density(row, means, deviations)
+
+        last = regimes.last()
+        fit(regimes.known & ~last)
+        logs = regimes.judged(densities, hazard=self.hazard)[:, :count]
+        fit(last & (logs >= np.where(last, np.inf, logs).min(axis=1)[:, None]))
+        return densities
 
     # -- the next table --------------------------------------------------------------------------
 
@@ -291,8 +315,7 @@ class ContextModel:
         allowed: Bools | None,
     ) -> Floats:
         rows, shown = len(each), np.maximum(shown, 0.0)
-        now = level(each[:, :, : self.stops[-1]])
-        of = _fitted(self, used, each.tobytes())
+        now, of = _told(self, used, each.tobytes())
         variances = self._factors(rows, used).of_arms(of.spread)
         means, variances = (numbers.reshape(-1, self.actions) for numbers in (of.mean, variances))
         events = ordered_sum(shown.reshape(rows, -1, self.actions).transpose(2, 0, 1))
@@ -382,12 +405,12 @@ class ContextModel:
         means, variances = np.empty((2, len(row), self.arms))
         for at in (np.flatnonzero(number == of) for of in np.unique(number)):
             each = regimes.arms[row[at], number[at]]
-            centre = level(each[:, :, : self.stops[-1]]).mean
             for some, used in self._alike(each):
-                of, here = _fitted(self, used, each[some].tobytes()), at[some]
-                fall = ahead and self._falls(each[some], of, ahead.of(row[here]))
+                told, here = _told(self, used, each[some].tobytes()), at[some]
+                of = told.of
+                fall = ahead and self._falls(each[some], told, ahead.of(row[here]))
                 open_ = self._factors(len(some), used).of_arms(of.spread if fall is None else fall)
-                means[here] = of.mean.reshape(len(some), -1) + centre[some][:, None]
+                means[here] = of.mean.reshape(len(some), -1) + told.now.mean[:, None]
                 variances[here] = open_.reshape(len(some), -1)
         shape = len(row), -1, self.actions
         return means.reshape(shape), variances.reshape(shape)
@@ -409,13 +432,13 @@ class ContextModel:
             for at in range(0, len(rows), at_once)
         ]
 
-    def _falls(self, each: Floats, of: Fitted, ahead: _Ahead) -> Floats:
+    def _falls(self, each: Floats, told: _Told, ahead: _Ahead) -> Floats:
         """How far the variance of each effect may fall while as many events come as there were.
 
         They come to the cells as often as they did, and all actions are shown alike. They are at
         least one block; each block has noise of its own.
         """
-        rows, now = len(each), level(each[:, :, : self.stops[-1]])
+        rows, (now, of) = len(each), told
         shown = np.maximum(each[:, 1, self.stops[-1] :], 0.0).reshape(rows, -1, self.actions)
         cells = ordered_sum(shown.transpose(2, 0, 1))
         cells[~np.any(cells > 0, axis=1)] = 1.0
@@ -436,21 +459,23 @@ class ContextModel:
         tables = tuple(self.tables[table] for table in used)
         return Factors.of(self.shape, self.tables, tables, rows, self.actions)
 
-    def fitted(self, each: Floats, used: tuple[int, ...]) -> Fitted:
-        """The effects by the numbers of these tables: of each n × 2 × kept."""
-        centre = level(each[:, :, : self.stops[-1]]).mean
+    def told(self, each: Floats, used: tuple[int, ...]) -> _Told:
+        """Level and effects by the numbers of these tables: of each n × 2 × kept."""
+        now = level(each[:, :, : self.stops[-1]])
+        centre = now.mean
         half = np.maximum(0.5 + np.minimum(centre, 0.0), _LEAST_LEVEL) / 2.0
         numbers, scores = each[:, :, : self.stops[-1]].swapaxes(0, 1)
         scores = scores - numbers * centre[:, None]
         weights = np.maximum(numbers, 0.0)
         shares = np.maximum(each[:, 0, self.stops[-1] :], 0.0).reshape(-1)
         entries = [self.entries(table) for table in used]
-        return self._factors(len(each), used).fitted(
+        fitted = self._factors(len(each), used).fitted(
             np.concatenate([np.zeros(0), *(weights[:, of].reshape(-1) for of in entries)]),
             np.concatenate([np.zeros(0), *(scores[:, of].reshape(-1) for of in entries)]),
             shares,
             half * half,
         )
+        return _Told(now, fitted)
 
     def _of_entries(self, table: int, of_arms: Floats) -> Floats:
         """The sums over arms in a table's entries: rows × entries."""
@@ -465,9 +490,9 @@ class ContextModel:
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _fitted(rule: ContextModel, used: tuple[int, ...], numbers: bytes) -> Fitted:
-    """The effects by these numbers. Nobody may write into them: they are remembered."""
-    return rule.fitted(np.frombuffer(numbers).reshape(-1, 2, rule.kept), used)
+def _told(rule: ContextModel, used: tuple[int, ...], numbers: bytes) -> _Told:
+    """What these numbers tell. Nobody may write into it: it is remembered."""
+    return rule.told(np.frombuffer(numbers).reshape(-1, 2, rule.kept), used)
 
 
 @lru_cache(maxsize=64)
@@ -482,22 +507,27 @@ def model_among(model: ContextModel, some: bytes) -> tuple[ContextModel, Ints, I
     return replace(model, actions=len(actions), room=0), arms, np.concatenate([[0], 1 + numbers])
 
 
-def weighed(state: Floats, gains: Floats, shown: Floats, noise: NoiseVariance) -> Floats:
-    """What blocks add to weights and scores, at the level after them."""
-    now = level(state)
+def weighed(
+    state: Floats, before: Level, gains: Floats, shown: Floats, noise: NoiseVariance
+) -> Floats:
+    """What blocks add to weights and scores, at the level after them; `before` is the state's."""
     counts = np.maximum(shown, 0.0)
-    for _ in range(2):
-        m = now.mean[:, None]
-        spread = now.variance[:, None] * counts
-        spread += TAILS * (noise.on_sums + noise.on_counts * (m * m))
-        known = shown > 0
-        spread = np.where(known, spread, 1.0)
-        weight = np.where(known, (shown * shown - noise.on_counts) / spread, 0.0)
-        about = shown * (gains - shown * m) + noise.on_counts * m
-        score = np.where(known, about / spread, 0.0) + weight * m
-        block: Floats = np.stack([weight, score], axis=1)
-        now = level(np.concatenate([state, block], axis=2))
-    return block
+    first = _weighed(before, gains, shown, counts, noise)
+    return _weighed(level(np.concatenate([state, first], axis=2)), gains, shown, counts, noise)
+
+
+def _weighed(
+    now: Level, gains: Floats, shown: Floats, counts: Floats, noise: NoiseVariance
+) -> Floats:
+    m = now.mean[:, None]
+    spread = now.variance[:, None] * counts
+    spread += TAILS * (noise.on_sums + noise.on_counts * (m * m))
+    known = shown > 0
+    spread = np.where(known, spread, 1.0)
+    weight = np.where(known, (shown * shown - noise.on_counts) / spread, 0.0)
+    about = shown * (gains - shown * m) + noise.on_counts * m
+    score = np.where(known, about / spread, 0.0) + weight * m
+    return np.stack([weight, score], axis=1)
 
 
 def _open(means: Floats, variances: Floats, spread: float) -> Floats:

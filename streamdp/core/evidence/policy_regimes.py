@@ -181,12 +181,17 @@ class Regimes:
         """The mean of the hypotheses' numbers: R × 2 × K."""
         return ordered_sum((shares[:, :, None, None] * self.arms).swapaxes(0, 1))
 
-    def followed(self, block: Floats, densities: Floats, *, hazard: Fraction) -> Floats:
-        """The state after a block, which adds R × 2 × K numbers.
+    def last(self) -> Bools:
+        """The least likely hypothesis of each row, R × H; none where there is room for more."""
+        full: Bools = np.all(self.known, axis=1)
+        least = self.logs.argmin(axis=1)[:, None] == np.arange(self.logs.shape[1])
+        return np.asarray(least & full[:, None])
 
-        `densities` are log₂ of how likely each hypothesis found it, and of one that begins with it.
+    def judged(self, densities: Floats, *, hazard: Fraction) -> Floats:
+        """log₂ of the weights after a block, R × (H + 1): the last one begins with it.
+
+        `densities` are log₂ of how likely each one found the block.
         """
-        rows, count = np.arange(len(block)), self.logs.shape[1]
         logs = np.concatenate(
             [
                 np.where(self.known, self.logs, -np.inf) + logarithm(1 - hazard, base=2),
@@ -195,6 +200,12 @@ class Regimes:
             axis=1,
         )
         logs += densities
+        return logs
+
+    def followed(self, block: Floats, densities: Floats, *, hazard: Fraction) -> Floats:
+        """The state after a block, which adds R × 2 × K numbers; `densities` as in `judged`."""
+        rows, count = np.arange(len(block)), self.logs.shape[1]
+        logs = self.judged(densities, hazard=hazard)
         least = logs[:, :count].argmin(axis=1)
         logs[rows, least] = logs[:, count]
         after = np.empty((len(block), count, 1 + block[0].size))
