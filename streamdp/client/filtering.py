@@ -21,11 +21,8 @@ against.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 from hashlib import sha256
-from itertools import combinations
-from math import comb
 
 import numpy as np
 
@@ -59,29 +56,6 @@ def allowed(ends: Sequence[int], mask: Mask, back: Mask | None = None) -> list[i
         added * left // added[-1] + came * (PARTS - left) // max(came[-1], 1)
     ).tolist()
     return scaled
-
-
-_MOST_MASKS = 1 << 16  # that are looked for by their digests
-
-
-@lru_cache(maxsize=4)
-def masks_by_digest(actions: int) -> Mapping[str, tuple[bool, ...]]:
-    """The masks of so many actions by their digests, in hex: of few actions all, of many those
-    that exclude the fewest.
-
-    >>> masks_by_digest(2)[digest([True, False]).hex()]
-    (True, False)
-    >>> len(masks_by_digest(16)), len(masks_by_digest(50)) == 1 + 50 + 50 * 49 // 2 + 19600
-    (65535, True)
-    """
-    masks = dict[str, tuple[bool, ...]]()
-    for few in range(actions):
-        if len(masks) + comb(actions, few) > _MOST_MASKS:
-            break
-        for out in combinations(range(actions), few):
-            mask = tuple(at not in out for at in range(actions))
-            masks[digest(mask).hex()] = mask
-    return masks
 
 
 def digest(mask: Mask) -> bytes:

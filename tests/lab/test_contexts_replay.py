@@ -32,6 +32,7 @@ from streamdp.lab.logs import ReadOptions
 from streamdp.lab.logs.shown import Piece, ShownLog, joined
 from streamdp.lab.logs.shown_files import open_shown
 from streamdp.lab.logs.shown_topics import topic_log
+from streamdp.lab.logs.taken_lists import TakenLists
 from streamdp.lab.offpolicy.cells import FeedbackCell, cells_of
 from streamdp.lab.offpolicy.fold import fold
 from streamdp.lab.offpolicy.question import FeedbackQuestion, replay_shown
@@ -192,8 +193,9 @@ def test_a_replay_makes_what_the_live_stream_released(played: str) -> None:
     lists = tuple(line for line in lines if isinstance(line, TakenList))
     assert [of.list_ordinal for of in lists] == [1]
     asked = FeedbackQuestion(
-        (text,), (Fraction(1, 2),), (7,), stream="clicks", logged="service", lists=lists
-    )
+        (text,), (Fraction(1, 2),), (7,), stream="clicks", logged="service",
+        taken=TakenLists(lists),
+    )  # fmt: skip
     ((_, _, releases),) = replay_shown(log, asked).releases
     offline = {release.identity: release for release in releases}
     charged = [line for line in lines if isinstance(line, Charge)]

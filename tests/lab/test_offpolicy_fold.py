@@ -7,7 +7,7 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -18,22 +18,21 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import SPARE, SUMS, Key
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policy import PARTS, policy_of
-from streamdp.core.learners.feedback import FEEDBACK_RECIPES
 from streamdp.core.randomness import SeededRandomness
 from streamdp.core.releases import Identity, Release
-from streamdp.lab.commands.replay import _Told, _told_by
 from streamdp.lab.common.bench import Bench
 from streamdp.lab.common.cells import parse_candidates
 from streamdp.lab.logs import ReadOptions
 from streamdp.lab.logs.log import ArrayLog, key_text
-from streamdp.lab.logs.shown import SlotCells
+from streamdp.lab.logs.shown import SlotCells, over_cells
 from streamdp.lab.logs.shown_topics import topic_log
+from streamdp.lab.logs.taken_lists import TakenLists, read_taken_lists
 from streamdp.lab.offpolicy.cells import FeedbackCell, cells_of
 from streamdp.lab.offpolicy.exact import play_losses
 from streamdp.lab.offpolicy.fold import fold, release_as_json
 from streamdp.lab.offpolicy.question import FeedbackQuestion, replay_shown
 from streamdp.lab.offpolicy.rejection import reject
-from streamdp.lab.offpolicy.statements import summary
+from streamdp.lab.offpolicy.statements import as_json, summary
 from streamdp.lab.offpolicy.weighted import weigh
 from streamdp.lab.play import coins_of, drawn
 from streamdp.lab.simulation import SimulationSize, simulate
@@ -43,6 +42,7 @@ from streamdp.testing.memory import MemoryTechnology
 from streamdp.wire.feedback import Feedback
 from streamdp.wire.lines import Charge, PolicyLine, TakenList, from_base64
 from streamdp.wire.published import decode_in_force, decode_ledger
+from tests.service.test_lists import FIELDS, in_cells
 from tests.support.histories import nothing_known, policy_after
 from tests.support.publishing import list_record
 from tests.support.replayed import Pieces
@@ -200,14 +200,20 @@ def test_would_learning_from_every_record_be_noticed() -> None:
     assert lived.accepted.max() < 1300
 
 
-@pytest.mark.parametrize(("played", "room"), [("header", 0), ("value", 0), ("header", 2)])
-def test_is_the_fold_what_a_live_service_released(played: str, room: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("played", "room", "contexts"),
+    [("header", 0, None), ("value", 0, None), ("header", 2, None), ("header", 2, FIELDS)],
+)
+def test_is_the_fold_what_a_live_service_released(
+    played: str, room: int, contexts: Contexts | None, tmp_path: Path
+) -> None:
     """The real service on its topic, with garbage headers and payloads and a key of 2,000 bytes,
     which gets no learner, and a list that it takes, maybe with a name that records had before:
     each line and policy."""
-    text = f"policy_blocks:schedule=capped 8:played={played}"
-    of_room = f":room={room}" if room else ""
-    (cell,) = cells_of((text + of_room,), (HALF,), actions=(*SERVED, *[SPARE] * room))
+    recipe = "policy_contexts" if contexts else "policy_blocks"
+    text = f"{recipe}:schedule=capped 8:played={played}"
+    of_room, spare = (f":room={room}" if room else ""), [SPARE] * room
+    (cell,) = cells_of((text + of_room,), (HALF,), actions=(*SERVED, *spare), contexts=contexts)
     learner = cell.learner
     made = feedback_spec(learner=learner)
     listed = {"actions": (*SERVED, "d"), "epoch": 1} if room else {"actions": SERVED}
@@ -224,6 +230,8 @@ def test_is_the_fold_what_a_live_service_released(played: str, room: int, tmp_pa
                 life.log.revise(made.topics, partial(newer, line))
                 records, headers = shown(200, keys=(b"fr", b"de", None, b"x" * 2000))
                 headers[::5] = [[("streamdp-action", b"d")] for _ in headers[::5]]
+                if contexts:
+                    records, headers = in_cells(records, headers, played)
                 life.send("clicks", records, headers)
                 await life.until(life.is_read)
         return life
@@ -241,13 +249,11 @@ def test_is_the_fold_what_a_live_service_released(played: str, room: int, tmp_pa
             for record in life.evidence(Partition("clicks", number)).ledger
         )
     )
-    told = _told_by(tmp_path / "lines", "clicks", 1, logged="service")
-    lists, columns = told.lists, told.columns(SERVED)
-    assert len(lists) == 4
-    assert columns == ((*SERVED, "d", SPARE) if room else ())
+    taken = read_taken_lists(tmp_path / "lines", "clicks", 1, configured=SERVED)
+    assert len(taken.lists) == 4
+    assert taken.columns == ((*SERVED, "d", SPARE) if room else ())
     names = (*SERVED, "d") if room else SERVED
-    text = told.learner(text)
-    feedback = Feedback(names, "reward", learner.played)
+    feedback = Feedback(names, "reward", learner.played, contexts=contexts)
     log = topic_log(
         MemoryTechnology(life.log),
         "clicks-shown",
@@ -256,7 +262,7 @@ def test_is_the_fold_what_a_live_service_released(played: str, room: int, tmp_pa
         name="topic",
     )
     asked = FeedbackQuestion(
-        (text,), (HALF,), (7,), stream="clicks", logged="service", lists=lists, columns=columns
+        (taken.learner(text),), (HALF,), (7,), stream="clicks", logged="service", taken=taken
     )
     replayed = replay_shown(log, asked)
     ((_, _, releases),) = replayed.releases
@@ -279,14 +285,22 @@ def test_is_the_fold_what_a_live_service_released(played: str, room: int, tmp_pa
             assert isinstance(policy, PolicyLine)
             assert from_base64(policy.policy, "policy") == made_offline[policy.identity].policy
     (answer,), longest = replayed.answers, replayed.findings.watched
+    log = log.with_learners([len(key or b"") < 9 for _, key in log.learners])
+    if room:
+        log = log.in_columns(taken.columns)
     policies = [
-        policy_of(of.policy or b"", actions=len(learner.actions)) / PARTS
+        policy_of(of.policy or b"", actions=len(log.actions), cells=log.cells) / PARTS
         for of in releases
         if key_text(of.key, of.identity.partition) == longest
     ]
-    assert answer.shares.shares.tolist() == [policy.tolist() for policy in policies]
-    assert (answer.shares.shares[-1] == 0).sum() == max(1, room)  # what is paused, or has no name
-    log = replace(log, actions=learner.actions)
+    shown_by = over_cells(np.array(policies), log.in_cells)
+    assert answer.shares.shares.tolist() == shown_by[:, : len(names)].tolist()
+    assert not shown_by[:, len(names) :].any()
+    assert (answer.shares.shares[-1] == 0).sum() == 1  # what is paused
+    (told,) = cast("list[dict[str, Any]]", as_json(replayed)["cells"])
+    assert as_json(replayed)["actions"] == [*names]
+    assert {*map(len, told["policy_over_time"]["policy"])} == {len(names)}
+    assert contexts or len(told["experiment"]["chance_of_best"]) == len(names)
     unlisted = fold(log, learner, seed=7, stream="clicks", epoch=1)
     assert [r.policy for r in unlisted] != [r.policy for r in made_offline.values()]
     other = fold(log, learner, seed=8, stream="clicks", epoch=1)
@@ -301,27 +315,25 @@ def test_a_list_of_other_actions_than_the_log_has_is_refused(tmp_path: Path) -> 
         version="", seeded=True,
     )  # fmt: skip
     asked = FeedbackQuestion(
-        ("policy_blocks",), (HALF,), (7,), stream="clicks", logged="service", lists=(line,)
-    )
+        ("policy_blocks",), (HALF,), (7,), stream="clicks", logged="service",
+        taken=TakenLists((line,)),
+    )  # fmt: skip
     with pytest.raises(InvalidConfig, match="list 3 of partition 0 has other actions"):
         replay_shown(made_up(300, seed=1), asked)
-    told = _Told((line,), 2)
-    assert told.columns(SERVED) == (*SERVED, "d", SPARE)
-    assert _Told((), 2).columns(SERVED) == (*SERVED, SPARE, SPARE)
-    assert told.learner("thompson") == "thompson:room=2"
+    taken = TakenLists.of([line], 2, configured=SERVED)
+    assert taken.columns == (*SERVED, "d", SPARE)
+    assert TakenLists.of([], 2, configured=SERVED).columns == (*SERVED, SPARE, SPARE)
+    assert taken.learner("thompson") == "thompson:room=2"
     with pytest.raises(InvalidConfig, match=r"--actions: others.*as when the epoch began"):
-        told.columns((*SERVED, "d"))
+        TakenLists.of([line], 2, configured=(*SERVED, "d"))
     with pytest.raises(InvalidConfig, match="which has room for 2 more"):
-        told.columns(None)
+        TakenLists.of([line], 2, configured=None)
 
 
 def test_a_ledger_that_is_none_is_refused(tmp_path: Path) -> None:
-    """And one where it would be of no use."""
     (tmp_path / "lines").write_bytes(b"{}")
     with pytest.raises(InvalidConfig, match="--ledger: unreadable"):
-        _told_by(tmp_path / "lines", "clicks", 1, logged="service")
-    with pytest.raises(InvalidConfig, match="--logged service"):
-        _told_by(tmp_path / "lines", "clicks", 1, logged="auto")
+        read_taken_lists(tmp_path / "lines", "clicks", 1, configured=SERVED)
 
 
 def test_says_a_log_without_propensities_what_was_released_all_the_same() -> None:
@@ -343,14 +355,3 @@ def test_a_key_is_written_as_in_the_ledger(key: Key, shown: dict[str, str | None
     identity = Identity("clicks", 0, key, 1, 0, 0, SUMS)
     written = release_as_json(Release(identity, (0, 0), 1, 2, 0, 0, Fraction(1)), pairs=False)
     assert {name: written[name] for name in written if name.startswith("key")} == shown
-
-
-def test_a_stream_with_contexts_and_room_is_not_replayed() -> None:
-    """Its log would number arms by the names, and its releases by the columns."""
-    fields = Contexts.read({"device": ["phone"]})
-    learner = FEEDBACK_RECIPES["policy_contexts"](
-        actions=fields.arms(("a", "b", "")), epsilon="1", context=fields, room="1"
-    )
-    nothing: Any = None
-    with pytest.raises(InvalidConfig, match="not replayed with contexts"):
-        next(fold(nothing, learner, seed=1, stream="s", epoch=1))

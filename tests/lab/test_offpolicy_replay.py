@@ -10,11 +10,13 @@ from concurrent.futures import Executor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from os import getpid, kill
 from pathlib import Path
 from signal import SIGKILL
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,12 +26,15 @@ from distributed import LocalCluster
 from streamdp.client.filtering import digest
 from streamdp.core.arrays import Floats
 from streamdp.core.errors import InvalidConfig
+from streamdp.core.events import SPARE
 from streamdp.core.grid import UNIT
 from streamdp.lab.common.cells import policies
 from streamdp.lab.logs import ReadOptions
 from streamdp.lab.logs.log import ArrayLog
 from streamdp.lab.logs.shown import ShownLog
 from streamdp.lab.logs.shown_files import holds_feedback, open_shown
+from streamdp.lab.logs.shown_topics import topic_log
+from streamdp.lab.logs.taken_lists import TakenLists
 from streamdp.lab.offpolicy.question import (
     FeedbackQuestion,
     FeedbackReplay,
@@ -39,6 +44,10 @@ from streamdp.lab.offpolicy.question import (
 from streamdp.lab.offpolicy.statements import as_json, enough, headline, lead, summary
 from streamdp.lab.workers import IN_PROCESS, Pool, Workers, workers_of
 from streamdp.ports import Headers, StreamTopics
+from streamdp.testing.memory import MemoryTechnology
+from streamdp.testing.memory_log import MemoryLog
+from streamdp.wire.feedback import Feedback
+from streamdp.wire.lines import TakenList
 from streamdp.wire.unprotected import MEMBER, NOT_PRIVATE
 from streamdp_adapters.sqlite import Sqlite
 from tests.support.command_line import run_command
@@ -658,6 +667,53 @@ def test_is_a_topic_read_with_its_headers(tmp_path: Path) -> None:
     assert answer["cells"][0]["value"]["records"] == 196
     bare = invoked(*asked)
     assert "a topic does not name them" in str(bare.exception) + bare.output
+
+
+def test_a_name_that_was_added_is_not_expected_of_the_requests_before(tmp_path: Path) -> None:
+    """A ninth name, drawn from one record on; by requests on their way from later on. Uniform play
+    has the weight 1 of each request, whatever it excluded, if the ledger is given."""
+    chance, before = np.random.default_rng(4), tuple("abcdefgh")
+    names, records, headers = (*before, "i"), list[tuple[bytes, bytes]](), list[Headers]()
+    for at in range(600):
+        late, out = at % 7 == 0, chance.integers(8) if at % 3 == 0 else 8
+        knew = [(at >= 300 and not late) or name != "i" for name in names]
+        left = [name for number, name in enumerate(names) if knew[number] and number != out]
+        shown: Headers = [
+            ("streamdp-action", chance.choice(left).encode()),
+            ("pscore", repr(1 / len(left)).encode()),
+            *([("streamdp-list", b"%d" % (1 if late else 3))] if at >= 300 else []),
+        ]  # fmt: skip
+        if len(left) < sum(knew):
+            mask = [name in left for name in names[: sum(knew)]]
+            shown = [*shown, ("streamdp-filter", digest(mask).hex().encode())]
+        records.append((b"fr", json.dumps({"reward": int(chance.integers(2))}).encode()))
+        headers.append(shown)
+    log = MemoryLog()
+    log.create("shown", partitions=1)
+    log.append("shown", records, headers=headers)
+    line = TakenList(
+        schema=1, stream="clicks", partition=0, epoch=1, input="shown", next_offset=300,
+        list_ordinal=2, actions=[*names, SPARE], paused=[], ordinal=1, digest="", version="",
+        seeded=True,
+    )  # fmt: skip
+    read = partial(
+        topic_log, MemoryTechnology(log), "shown", ReadOptions(actions=names),
+        Feedback(names, "reward"), name="topic",
+    )  # fmt: skip
+    asked = replace(QUESTION, logged="propensities")
+    with pytest.raises(InvalidConfig, match="propensities are missing"):  # digests of eight names
+        replay_shown(read(), asked)
+    with pytest.raises(InvalidConfig, match="not the propensities of the draws"):
+        replay_shown(read(), replace(asked, incomplete="leave out"))
+    taken = TakenLists.of([line], 2, configured=before)
+    fixed = replay_shown(read(taken=taken), asked).fixed
+    assert fixed is not None
+    assert fixed.uniform.mean_weight.value == pytest.approx(1, abs=1e-12)
+    assert fixed.uniform.records == 600
+    (tmp_path / "lines").write_bytes(msgspec.json.encode(line))
+    path = written(made_up(100, seed=1), tmp_path / "log.ndjson")
+    result = invoked(path, "--ledger", tmp_path / "lines", "--stream", "clicks")
+    assert "--ledger: of a file" in str(result.exception) + result.output
 
 
 @pytest.mark.parametrize("slots", [40, 4000])

@@ -47,8 +47,6 @@ from streamdp.service.settings import Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.service.verifying.verification import Verification
 from streamdp.testing.judge import judge, judge_fold
-from streamdp.wire.feedback import Feedback
-from streamdp.wire.formats import configure
 from streamdp.wire.lines import Charge, PolicyLine, TakenList, from_base64
 from streamdp.wire.published import decode_in_force, decode_ledger
 from streamdp.wire.renewals import Renewal
@@ -74,15 +72,12 @@ FIELDS = Contexts.read('{"device":["phone"]}')
 
 
 def in_contexts(played: str, *, room: int = 0, actions: tuple[str, ...] = ACTIONS) -> StreamSpec:
-    columns = (*actions, *[SPARE] * room)
     learner = policy_contexts(
-        actions=FIELDS.arms(columns), epsilon="1/2", context=FIELDS, played=played,
-        schedule="capped 4", **({"room": str(room)} if room else {}),
+        actions=FIELDS.arms((*actions, *[SPARE] * room)), epsilon="1/2", context=FIELDS,
+        played=played, schedule="capped 4", **({"room": str(room)} if room else {}),
     )  # fmt: skip
     options = {"padding": "fixed"} if played == "value" else {}
-    feedback = Feedback(actions, "reward", learner.played, contexts=FIELDS, columns=len(columns))
-    format_ = configure("json", feedback=feedback, options=options)
-    return replace(stream(), learner=learner, format=format_)
+    return feedback_spec(name="home", learner=learner, **options)
 
 
 def in_cells(

@@ -61,8 +61,10 @@ def feedback_spec(
 ) -> StreamSpec:
     """A feedback stream with three actions, in blocks of 1, 2 and then 3 slots."""
     chosen = learner or policy_blocks(actions=ACTIONS, epsilon="1/2", schedule="capped 3")
-    named = tuple(name for name in chosen.actions if name != SPARE)
-    feedback = Feedback(named, content, chosen.played)
+    contexts = chosen.recipe.contexts
+    columns = (contexts.actions(chosen.actions) if contexts else chosen.actions) or ()
+    named = tuple(name for name in columns if name != SPARE)
+    feedback = Feedback(named, content, chosen.played, contexts=contexts, columns=len(columns))
     return StreamSpec(
         topics=StreamTopics("shop", name, f"{name}-shown", headers=True),
         learner=chosen,

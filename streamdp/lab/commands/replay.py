@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from streamdp.lab.offpolicy.question import FeedbackQuestion, FeedbackReplay
     from streamdp.lab.workers import Workers
     from streamdp.wire.feedback import Feedback
-    from streamdp.wire.lines import TakenList
 
 CONTENTS = ("reward", "loss", "losses")
 
@@ -59,7 +58,7 @@ MostKeyBytesOption = Annotated[
 LedgerOption = Annotated[
     Path | None,
     typer.Option(
-        help="With --logged service: a file of `streamdp ledger show --json`, which says when the"
+        help="Of a service's records: a file of `streamdp ledger show --json`, which says when the"
         " stream's owners took which list."
     ),
 ]
@@ -239,6 +238,7 @@ def shown(
     from streamdp.lab.commands._written import report as shown_as
     from streamdp.lab.common.cells import parse_epsilons, usual_policies
     from streamdp.lab.logs import bytes_of, rows_in
+    from streamdp.lab.logs.taken_lists import NO_LISTS, read_taken_lists
     from streamdp.lab.offpolicy.question import FeedbackQuestion, read_logged
     from streamdp.lab.offpolicy.statements import as_json as figures
     from streamdp.lab.replay.replaying import seeds_of
@@ -250,11 +250,13 @@ def shown(
     options = ShownOptions(content, pscore, header, played, columns, fields, largest)
     how, budgets = reading(actions, on_bad, wire_format, setting), parse_epsilons(epsilon)
     texts = learners or usual_policies(contexts=contexts is not None)
-    told = _Told() if ledger is None else _told_by(ledger, stream, epoch, logged=logged)
-    of_room = told.columns(how.actions)
-    how = replace(how, actions=tuple(filter(None, of_room)) or how.actions)
+    taken = NO_LISTS
+    if ledger is not None:
+        taken = read_taken_lists(ledger, stream, epoch, configured=how.actions)
+        how = replace(how, actions=taken.names or how.actions)
+    candidates = [text.strip() for text in texts.split(",") if text.strip()]
     question = FeedbackQuestion(
-        tuple(told.learner(text.strip()) for text in texts.split(",") if text.strip()),
+        tuple(map(taken.learner, candidates) if logged == "service" else candidates),
         budgets,
         seeds_of(seeds, first_seed),
         _named(stream),
@@ -262,8 +264,7 @@ def shown(
         read_logged(logged),
         "leave out" if on_bad == "null" else "refuse",
         most_key_bytes,
-        told.lists,
-        of_room,
+        taken,
     )
     rows = rows_in(log) or bytes_of(log) // _BYTES_A_ROW
     plays = len(question.learners) * len(budgets) * len(question.seeds)
@@ -295,59 +296,6 @@ def _largest(most: str) -> Fraction:
         return read_most(most)
     except InvalidConfig as error:
         raise error.at("--most") from None
-
-
-@dataclass(frozen=True, slots=True)
-class _Told:
-    """What a stream's ledger says of its columns in an epoch."""
-
-    lists: tuple[TakenList, ...] = ()  # that its owners took
-    room: int = 0  # how many columns had no name when the epoch began
-
-    def columns(self, configured: tuple[str, ...] | None) -> tuple[str, ...]:
-        """With room: the columns' names, as far as they have one. Configured ones are the first."""
-        from streamdp.core.errors import InvalidConfig
-        from streamdp.core.events import SPARE
-
-        if not self.room:
-            return ()
-        if configured is None:
-            expected = f"those of the stream's configuration, which has room for {self.room} more"
-            raise InvalidConfig("--actions", "none", expected=expected, got="none")
-        if not self.lists:
-            return (*configured, *[SPARE] * self.room)
-        names = tuple(max(self.lists, key=lambda of: of.list_ordinal).actions)
-        if names[: -self.room] != configured:
-            expected = f"{', '.join(names[: -self.room])}, as when the epoch began (--ledger)"
-            raise InvalidConfig("--actions", "others", expected=expected, got=", ".join(configured))
-        return names
-
-    def learner(self, text: str) -> str:
-        """A candidate with the stream's spare columns."""
-        from streamdp.core.learners.feedback import FEEDBACK_RECIPES
-
-        roomy = self.room and text.partition(":")[0] in FEEDBACK_RECIPES
-        return f"{text}:room={self.room}" if roomy else text
-
-
-def _told_by(ledger: Path, stream: str, epoch: int, *, logged: str) -> _Told:
-    """The lists that a stream's owners took in an epoch, and its room."""
-    from streamdp.core.errors import InvalidConfig, StateMismatch
-    from streamdp.wire.lines import Charge, TakenList
-    from streamdp.wire.published import decode_ledger
-    from streamdp.wire.retracing import Method
-
-    if logged != "service":
-        expected = "--logged service: other learners know of no list"
-        raise InvalidConfig("--ledger", "no service's", expected=expected, got=f"--logged {logged}")
-    try:
-        lines = [decode_ledger(line) for line in ledger.read_bytes().splitlines()]
-    except (OSError, StateMismatch) as error:
-        expected = "the lines of `streamdp ledger show --json`"
-        raise InvalidConfig("--ledger", "unreadable", expected=expected, got=error) from None
-    mine = [line for line in lines if (line.stream, line.epoch) == (stream, epoch)]
-    rooms = (Method.of(line).spare for line in mine if isinstance(line, Charge))
-    return _Told(tuple(line for line in mine if isinstance(line, TakenList)), max(rooms, default=0))
 
 
 def _named(stream: str) -> str:
@@ -490,6 +438,9 @@ def _replayed(
     of_files = not is_topic(log) or Path(log).exists()
     of_fields = () if shown.fields is None else names_of(shown.fields)
     chosen = bool(names.keys() - {PSCORE, *of_fields}) or ending(log) == CSV
+    if of_files and asked.taken.lists and asked.logged != "service":
+        expected = "--logged service, or a topic: files have no filters"
+        raise InvalidConfig("--ledger", "of a file", expected=expected, got=log)
     if of_files and (chosen or shows(log, names)):
         read = open_shown(
             log, how, names=names, fields=shown.fields, most=shown.most, watch=watch,
@@ -497,7 +448,7 @@ def _replayed(
         )  # fmt: skip
         return replay_shown(read, asked, watch=watch, workers=workers)
     if not of_files and "#" in log and shown.content != "losses":
-        topic = open_topic(log, how, feedback, pscore=shown.pscore)
+        topic = open_topic(log, how, feedback, pscore=shown.pscore, taken=asked.taken)
         return replay_shown(topic, asked, watch=watch, workers=workers)
     if shown.most is not None:
         what = "holds the losses of all actions, and no rewards"

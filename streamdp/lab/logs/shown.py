@@ -113,10 +113,22 @@ class ShownLog:
         """The same slots for learners that see no contexts."""
         if self.cells == 1 and not self.masks:
             return self
+        return replace(self._numbered(0), contexts=None)
+
+    def in_columns(self, columns: tuple[str, ...]) -> ShownLog:
+        """The same slots in a service's columns, the first of which are the log's actions."""
+        return replace(self._numbered(len(columns)), actions=columns)
+
+    def _numbered(self, actions: int) -> ShownLog:
+        """With the arms of cells of so many actions, whatever was allowed."""
         gathered = Gathered()
         for chunk in self.chunks():
-            gathered.add((chunk.shown.astype(np.int32),))
-        return replace(self, played=gathered.columns()[0], contexts=None, masks=())
+            gathered.add((chunk.arms(actions),))
+        return replace(self, played=gathered.columns()[0], masks=())
+
+    def arms(self, actions: int) -> NDArray[np.int32]:
+        """The arm of each slot, of cells of so many actions, or NO_ARM."""
+        return np.where(self.played < 0, NO_ARM, self.cell * actions + self.shown).astype(np.int32)
 
     def seen_by(self, learner: PolicyLearner) -> ShownLog:
         """The slots as a learner sees them: by cell, if its arms are those of all cells."""
@@ -232,8 +244,7 @@ class ShownLog:
         for chunk in self.chunks():
             partitions = of[chunk.row]
             starts = np.flatnonzero(np.diff(partitions, prepend=-1)).tolist()
-            arms = np.where(chunk.played < 0, NO_ARM, chunk.shown + chunk.cell * len(self.actions))
-            arms = arms.astype(np.int32)
+            arms = chunk.arms(len(self.actions))
             for begin, end in zip(starts, [*starts[1:], chunk.slots], strict=True):
                 part = slice(begin, end)
                 keys = [self.learners[row][1] for row in chunk.row[part].tolist()]

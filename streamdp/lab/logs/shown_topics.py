@@ -8,26 +8,31 @@ beside the action's, because it is as public as the policy that it comes from: d
 
 A request to which not all actions were allowed, by the stream's list or by itself, has their digest
 (``streamdp-filter``). Which actions they are is found among the masks that exclude few
-(`client.filtering.masks_by_digest`); if they are not, the propensity counts as missing, for what
-another policy would have shown is unknown.
+(`masks_by_digest`); if they are not, the propensity counts as missing, for what another policy
+would have shown is unknown. A request without a digest might be shown every action that there was:
+a name that was added later was not, which the lists of the stream's ledger say, if they are given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
+from math import comb
 
 import numpy as np
 
-from streamdp.assembly.public import FILTER_HEADER
-from streamdp.client.filtering import masks_by_digest
+from streamdp.assembly.public import FILTER_HEADER, LIST_HEADER, only
+from streamdp.client.filtering import digest
 from streamdp.core.arrays import Floats
 from streamdp.core.events import NO_ARM, numbered
 from streamdp.lab.logs import ReadOptions
 from streamdp.lab.logs.log import wrong
 from streamdp.lab.logs.shown import Mask, Piece, ShownLog, joined
 from streamdp.lab.logs.shown_files import PSCORE
+from streamdp.lab.logs.taken_lists import NO_LISTS, TakenLists
 from streamdp.lab.logs.topics import addressed, records_of
 from streamdp.ports import Headers, Records, StreamTopics, Technology
 from streamdp.service.sources import up_to_date
@@ -39,11 +44,16 @@ _MOST_MASKS = 64
 
 
 def open_topic(
-    where: str, how: ReadOptions, feedback: Feedback | None, *, pscore: str = PSCORE
+    where: str,
+    how: ReadOptions,
+    feedback: Feedback | None,
+    *,
+    pscore: str = PSCORE,
+    taken: TakenLists = NO_LISTS,
 ) -> ShownLog:
     """The log in the topic of a name such as ``technology:address#topic``."""
     _, technology, topic = addressed(where, how)
-    return topic_log(technology, topic, how, feedback, pscore=pscore, name=where)
+    return topic_log(technology, topic, how, feedback, pscore=pscore, taken=taken, name=where)
 
 
 def topic_log(
@@ -53,6 +63,7 @@ def topic_log(
     feedback: Feedback | None,
     *,
     pscore: str = PSCORE,
+    taken: TakenLists = NO_LISTS,
     name: str,
 ) -> ShownLog:
     """The log in the input topic of an open technology."""
@@ -64,7 +75,7 @@ def topic_log(
     format_ = up_to_date(configure(how.format, feedback=feedback, options=how.format_options))
     topics = StreamTopics(app="replay", stream=topic, input=topic, headers=True)
     with closing(records_of(technology, topics)) as batches:
-        filters = Filters(how.actions, [(True,) * len(how.actions)])
+        filters = Filters(how.actions, [(True,) * len(how.actions)], taken)
         pieces = [_piece(records, format_, pscore, filters) for records in batches]
     return joined(name, how.actions, pieces, feedback.contexts, tuple(filters.masks))
 
@@ -75,15 +86,24 @@ class Filters:
 
     actions: tuple[str, ...]
     masks: list[Mask]
+    taken: TakenLists = NO_LISTS
 
-    def number(self, headers: Headers) -> int:
+    def number(self, headers: Headers, partition: int, offset: int) -> int:
         """The number of a request's mask; -1 if it is not known."""
         given = [value for name, value in headers if name == FILTER_HEADER]
-        if not given:
-            return 0
-        mask = masks_by_digest(len(self.actions)).get((given[0] or b"").decode(errors="replace"))
+        there = len(self.actions)
+        if self.taken.columns:
+            ordinal = only(headers, LIST_HEADER) or b""
+            knew = int(ordinal) if ordinal.isdigit() else None
+            there = self.taken.named(partition, offset, knew)
+        mask: Mask | None = (True,) * there
+        if given:
+            text = (given[0] or b"").decode(errors="replace")
+            every = there, len(self.actions)  # a reader may know names that owners do not yet
+            mask = next(filter(None, (masks_by_digest(many).get(text) for many in every)), None)
         if mask is None or len(given) > 1:
             return -1
+        mask = (*mask, *[False] * (len(self.actions) - len(mask)))
         if mask not in self.masks:
             if len(self.masks) == _MOST_MASKS:
                 return -1
@@ -91,10 +111,38 @@ class Filters:
         return self.masks.index(mask)
 
 
+_MOST_DIGESTS = 1 << 16  # of masks that requests may name
+
+
+@lru_cache(maxsize=4)
+def masks_by_digest(actions: int) -> Mapping[str, tuple[bool, ...]]:
+    """The masks of so many actions by their digests, in hex: of few actions all, of many those
+    that exclude the fewest.
+
+    >>> masks_by_digest(2)[digest([True, False]).hex()]
+    (True, False)
+    >>> len(masks_by_digest(16)), len(masks_by_digest(50)) == 1 + 50 + 50 * 49 // 2 + 19600
+    (65535, True)
+    """
+    masks = dict[str, tuple[bool, ...]]()
+    for few in range(actions):
+        if len(masks) + comb(actions, few) > _MOST_DIGESTS:
+            break
+        for out in combinations(range(actions), few):
+            mask = tuple(at not in out for at in range(actions))
+            masks[digest(mask).hex()] = mask
+    return masks
+
+
 def _piece(records: Records, format_: Format, pscore: str, filters: Filters) -> Piece:
     read = format_.decode(list(records.values), records.headers)
     slots = read.slots
-    masks = np.repeat([filters.number(headers) for headers in records.headers], slots)
+    partition = records.partition.number
+    numbers = [
+        filters.number(headers, partition, offset)
+        for headers, offset in zip(records.headers, records.offsets, strict=True)
+    ]
+    masks = np.repeat(numbers, slots)
     propensities = _propensities(records.headers, slots.tolist(), pscore, framed=format_.frames)
     propensities[masks < 0] = np.nan
     played = read.content["played"]
@@ -103,7 +151,7 @@ def _piece(records: Records, format_: Format, pscore: str, filters: Filters) -> 
     which = np.repeat(np.arange(len(slots)), slots)
     offsets = np.array(records.offsets, dtype=np.int64)[which]
     return Piece(
-        records.partition.number,
+        partition,
         *numbered([records.keys[at] for at in which.tolist()]),
         offsets,
         np.where(played == NO_ARM, NO_ARM, played + arms).astype(np.int32),

@@ -17,14 +17,13 @@ from dataclasses import replace
 import numpy as np
 from msgspec import UNSET
 
-from streamdp.core.arrays import Bools
 from streamdp.core.engine import Engine
-from streamdp.core.errors import InvalidConfig
-from streamdp.core.events import NO_ARM, SPARE, Batch
+from streamdp.core.events import NO_ARM, Batch
 from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.randomness import SeededRandomness
 from streamdp.core.releases import Release, names_of_sums
 from streamdp.lab.logs.shown import ShownLog
+from streamdp.lab.logs.taken_lists import named_in
 from streamdp.wire.lines import TakenList, under_lists
 from streamdp.wire.published import key_fields
 
@@ -42,9 +41,6 @@ def fold(
 
     The log has no record that the service refused (`ShownLog.with_learners`).
     """
-    if learner.room and learner.recipe.contexts is not None:  # a log numbers arms by their names
-        expected, got = "a stream without room, or without contexts", f"room = {learner.room}"
-        raise InvalidConfig("room", "not replayed with contexts", expected=expected, got=got)
     engines: dict[int, Engine] = {}
     for partition, batch in log.batches():
         engine = engines.get(partition)
@@ -60,22 +56,15 @@ def fold(
         taken = [line for line in lists if line.partition == partition]
         for part, of in under_lists(batch, taken):
             if learner.room:
-                part = _without_unnamed(part, _named_by(of, learner))
+                named = len(log.actions) - learner.room if of is None else named_in(of)
+                part = _without_unnamed(part, named, of=len(log.actions))
             yield from engine.apply_batch(part)
 
 
-def _named_by(taken: TakenList | None, learner: PolicyLearner) -> Bools:
-    """Which columns have a name."""
-    count, room = len(learner.actions), learner.room
-    if taken is None:
-        return np.arange(count) < count - room
-    return np.array([name != SPARE for name in taken.actions], dtype=np.bool_)
-
-
-def _without_unnamed(batch: Batch, named: Bools) -> Batch:
-    """The slots as they were read when these columns had a name."""
+def _without_unnamed(batch: Batch, named: int, *, of: int) -> Batch:
+    """The slots as they were read when only the first columns of each cell had a name."""
     played = batch.content["played"]
-    known = np.where((played != NO_ARM) & named[played], played, NO_ARM).astype(np.int32)
+    known = np.where(played % of < named, played, NO_ARM).astype(np.int32)
     return replace(batch, content={**batch.content, "played": known})
 
 

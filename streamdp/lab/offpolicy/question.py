@@ -26,6 +26,7 @@ import numpy as np
 from streamdp.core.arrays import Ints
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import SPARE
+from streamdp.core.evidence.experiment import Arms
 from streamdp.core.evidence.policy import PARTS, policy_of
 from streamdp.core.releases import Release
 from streamdp.lab.common.answer import Answer
@@ -34,6 +35,7 @@ from streamdp.lab.common.cells import Epsilon, LearnerCell
 from streamdp.lab.logs.log import Log, key_text
 from streamdp.lab.logs.shown import KeyRecords, ShownLog, SlotCells, over_cells
 from streamdp.lab.logs.stages import Watch, unwatched
+from streamdp.lab.logs.taken_lists import NO_LISTS, TakenLists
 from streamdp.lab.offpolicy import exact, rejection, weighted
 from streamdp.lab.offpolicy.cells import AnyCell, FeedbackCell, cells_of
 from streamdp.lab.offpolicy.fold import fold
@@ -75,8 +77,7 @@ class FeedbackQuestion:
     logged: Logged = "auto"
     incomplete: Literal["refuse", "leave out"] = "refuse"  # records without a propensity
     most_key_bytes: int = 1024  # of a service: a record with a longer key got no learner
-    lists: tuple[TakenList, ...] = ()  # of a service: that its owners took
-    columns: tuple[str, ...] = ()  # and of one with room, the columns' names; without, the log's
+    taken: TakenLists = NO_LISTS  # of a service: that its owners took
 
     def __post_init__(self) -> None:
         """Refuse a question without seeds, or with a repeated learner."""
@@ -203,8 +204,8 @@ def replay_shown(
     workers: Workers = IN_PROCESS,
 ) -> FeedbackReplay:
     """Evaluate a log of feedback, as far as its propensities allow."""
-    if question.columns:  # room goes without contexts, and no service's policy needs masks
-        log = replace(log.without_contexts, actions=question.columns)
+    if question.taken.columns and question.logged == "service":
+        log = log.in_columns(question.taken.columns)
     cells = cells_of(
         question.learners, question.epsilons, actions=log.actions, contexts=log.contexts
     )
@@ -225,15 +226,15 @@ def replay_shown(
         answers=tuple(weighted.weigh(log, policies, bench, watch, workers)),
     )
     if method == "service":
-        _check_lists(log, question.lists)
+        _check_lists(log, question.taken.lists)
         private = [cell for cell in policies if cell.learner.charge is not None]
         runs = [(cell, seed) for cell in private for seed in question.seeds]
         found = workers.map(partial(_releases, log=log, question=question), runs)
         releases = tuple((*run, of) for run, of in zip(runs, found, strict=True))
-        if question.lists:
+        if question.taken.lists:
             as_released = tuple(_as_released(of, releases, log) for of in answer.answers)
             answer = replace(answer, answers=as_released)
-        return replace(answer, releases=releases)
+        return _of_names(replace(answer, releases=releases))
     answer = replace(answer, fixed=weighted.fixed(log))
     if method == "uniform":
         rejected = rejection.reject(log, policies, bench, watch, workers)
@@ -310,13 +311,29 @@ def _as_released(answer: Answer, releases: Sequence[OfRun], log: ShownLog) -> An
     return replace(answer, shares=replace(answer.shares, shares=own))
 
 
+def _of_names(replay: FeedbackReplay) -> FeedbackReplay:
+    """Without the columns that have no name, which are the last ones."""
+    names = tuple(name for name in replay.actions if name != SPARE)
+
+    def of_names(answer: Answer) -> Answer:
+        arms, shares, of = answer.arms, answer.shares, slice(len(names))
+        if arms is not None:
+            arms = Arms(
+                arms.blocks, arms.shown[of], arms.means[of], arms.low[of], arms.high[of],
+                arms.chances[of],
+            )  # fmt: skip
+        return replace(answer, arms=arms, shares=replace(shares, shares=shares.shares[:, of]))
+
+    return replace(replay, actions=names, answers=tuple(map(of_names, replay.answers)))
+
+
 def _releases(
     run: tuple[FeedbackCell, int], *, log: ShownLog, question: FeedbackQuestion
 ) -> tuple[Release, ...]:
     """The releases of a private cell under a seed, by the shipped engine."""
     cell, seed = run
     seen, stream, epoch = log.seen_by(cell.learner), question.stream, question.epoch
-    lists = question.lists
+    lists = question.taken.lists
     return tuple(fold(seen, cell.learner, seed=seed, stream=stream, epoch=epoch, lists=lists))
 
 

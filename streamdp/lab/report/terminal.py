@@ -158,8 +158,7 @@ def _likeliest(answer: Json, d: Json) -> str:
     if arms is None:
         return "by context" if "context" in answer["config"] else "—"
     chances = arms["chance_of_best"]
-    named = (at for at, name in enumerate(d["actions"]) if name)
-    best = max(named, key=chances.__getitem__)
+    best = max(range(len(chances)), key=chances.__getitem__)
     return f"{d['actions'][best]} ({chances[best]:.0%})"
 
 
