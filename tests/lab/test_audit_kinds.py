@@ -17,11 +17,13 @@ from fractions import Fraction
 from functools import partial
 from itertools import chain
 from math import inf
+from typing import Any
 
 import numpy as np
 import pytest
 
 from streamdp.client import choosing
+from streamdp.core.events import SPARE
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.kinds.estimates import estimate
 from streamdp.core.kinds.kind import Kind
@@ -46,8 +48,9 @@ from streamdp.lab.commands.audit import SHIPPED
 from streamdp.lab.kits.kinds import check_kind
 from tests.golden_engine import POLICIES
 from tests.support.engine_mutants import INCUMBENT, MUTANTS, Mutant
-from tests.support.feedback_mutants import CHOOSING, made
+from tests.support.feedback_mutants import CHOOSING, FIELDS, made
 from tests.support.feedback_story_mutants import MUTANTS as FEEDBACK_MUTANTS
+from tests.support.feedback_story_mutants import NAMING
 from tests.support.remembering import remembering
 from tests.support.structures import one_policy_of_each
 
@@ -113,6 +116,29 @@ def test_a_broken_engine_is_found(name: str, monkeypatch: pytest.MonkeyPatch) ->
         if re.search(mutant.said, what):
             return
     pytest.fail(f"found {flaws}")
+
+
+@pytest.mark.parametrize("name", NAMING)
+def test_only_the_story_of_new_names_finds_what_is_wrong_with_them(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant = NAMING[name]
+    mutant.patch(monkeypatch)
+    found = [*at_its_size(mutant.kind, mutant.longest, SYSTEM)]
+    assert found
+    assert all(what.startswith("new names, seeded: ") for what in found)
+
+
+@pytest.mark.parametrize("options", [{}, {"context": FIELDS}], ids=["plain", "contexts"])
+def test_a_kind_with_room_is_audited_in_its_own_columns(options: dict[str, Any]) -> None:
+    """As a configuration has it."""
+    columns = ("a", "b", SPARE, SPARE)
+    kind = FEEDBACK_RECIPES["policy_contexts" if options else "policy_elimination"](
+        actions=FIELDS.arms(columns) if options else columns, epsilon="1", room="2", **options
+    )
+    result = audit_kind(kind, samples=1000, randomness=SeededRandomness("audit"), longest=8)
+    assert (result.failures, result.verdict) == ((), "holds")
+    assert result.worst == pytest.approx(1)
 
 
 # What else a rule is told does not reach the engine, only the policy that follows from releases.

@@ -15,14 +15,16 @@ import numpy as np
 import pytest
 
 from streamdp.core import snapshot
-from streamdp.core.arrays import Ints
+from streamdp.core.arrays import Bools, Columns, Ints
 from streamdp.core.bank import Bank
 from streamdp.core.engine import Engine, Rebuilding
 from streamdp.core.engine.plan import Alone
 from streamdp.core.engine.releasing import Fresh, FromRecord, Releasing
-from streamdp.core.events import NO_ARM, After, Batch, Key
+from streamdp.core.events import NO_ARM, SPARE, After, Batch, Key
 from streamdp.core.evidence.evidence import Known
+from streamdp.core.evidence.policies import ReleasedSums
 from streamdp.core.evidence.policy import PARTS, Policy
+from streamdp.core.evidence.released_tables import ReleasedTables
 from streamdp.core.kinds.feedback import FeedbackContents
 from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.noise import discrete_laplaces
@@ -34,10 +36,18 @@ from streamdp.lab.audit.around import Around
 from streamdp.lab.audit.neighbours import innermost
 from tests.support.batches import changed
 from tests.support.engine_mutants import MUTANTS as ENGINE_MUTANTS
-from tests.support.feedback_mutants import MUTANTS, mutant, with_batch, with_contents
+from tests.support.engine_mutants import Mutant, Patch
+from tests.support.feedback_mutants import (
+    MUTANTS,
+    made,
+    mutant,
+    of_tables,
+    with_batch,
+    with_contents,
+)
 from tests.support.histories import history_after
 
-__all__ = ["MUTANTS"]
+__all__ = ["MUTANTS", "NAMING"]
 
 story = partial(mutant, layer="stories")
 
@@ -382,6 +392,56 @@ def says_half_of_what_a_block_costs(patch: pytest.MonkeyPatch) -> None:
 @story("the ledger does not say what its blocks cost")
 def lets_late_blocks_go_free(patch: pytest.MonkeyPatch) -> None:
     ENGINE_MUTANTS["lets_long_blocks_go_free"].patch(patch)
+
+
+def of_names(said: str) -> Callable[[Patch], Patch]:
+    """What is wrong only where columns get names later, also in contexts."""
+
+    def registered(patch: Patch) -> Patch:
+        for of, kind in (("", made()), (" in contexts", of_tables("header"))):
+            broken = Mutant(patch, kind, f"new names, seeded: {said}", "stories", longest=8)
+            MUTANTS[f"{patch.__name__}{of}"] = NAMING[f"{patch.__name__}{of}"] = broken
+        return patch
+
+    return registered
+
+
+NAMING: dict[str, Mutant] = {}
+
+
+@of_names("a policy has a part for what is not allowed or has no name")
+def gives_columns_without_a_name_a_floor(patch: pytest.MonkeyPatch) -> None:
+    sums, tables = ReleasedSums.in_force, ReleasedTables.in_force
+
+    def generous(
+        self: ReleasedSums, public: Columns, lengths: Ints, allowed: Bools | None = None
+    ) -> Policy:
+        return sums(replace(self, room=0), public, lengths, allowed)
+
+    def in_cells(
+        self: ReleasedTables, public: Columns, lengths: Ints, allowed: Bools | None = None
+    ) -> Policy:
+        return tables(replace(self, rule=replace(self.rule, room=0)), public, lengths, allowed)
+
+    patch.setattr(ReleasedSums, "in_force", generous)
+    patch.setattr(ReleasedTables, "in_force", in_cells)
+
+
+@of_names("(what is in force at an opening is not what it says|a release does not say)")
+def knows_a_name_before_its_position(patch: pytest.MonkeyPatch) -> None:
+    """The first of those that come, from the log's first record on."""
+    apply_batch = Engine.apply_batch
+
+    def early(self: Engine, batch: Batch) -> Releases:
+        listed = self.kind.evidence.listed
+        named = np.array([name != SPARE for name in self.kind.actions[:listed]])
+        if not named.all():
+            allowed = (named if batch.allowed is None else batch.allowed).copy()
+            allowed[named.argmin()] = True
+            batch = replace(batch, allowed=allowed)
+        return apply_batch(self, batch)
+
+    patch.setattr(Engine, "apply_batch", early)
 
 
 @mutant("words of system bits come twice", layer="bits")

@@ -14,7 +14,7 @@ from fractions import Fraction
 import numpy as np
 
 from streamdp.core.arrays import Bools, Ints, Words
-from streamdp.core.events import OPENING, Key
+from streamdp.core.events import OPENING, SPARE, Key
 from streamdp.core.grid import UNIT
 from streamdp.core.kinds.kind import BlockRelease
 from streamdp.core.ledger import Run
@@ -27,6 +27,7 @@ from streamdp.lab.audit.fold import (
     blocks_of,
     followed,
     ids_of,
+    under,
 )
 from streamdp.lab.audit.laws import TOLERANCE, Choice, scaled
 from streamdp.lab.audit.neighbours import innermost, neighbours_of
@@ -74,6 +75,7 @@ def compared(told: Told) -> Iterator[str]:
     follows = followed(kind, blocks, lives, openings, votes, lists)
     yield from follows.wrong[:1]
     yield from _in_force(told, lives, blocks, follows, opened, columns)
+    yield from _allowed(told, lists, opened, columns)
     if watch is not None:
         yield from _openings(told, watch, lives, opened, at)
         for release in kind.releases:
@@ -173,6 +175,27 @@ def _in_force(
         if said is not None and (said != expected).any():
             yield "what is in force does not follow from the releases"
             return
+
+
+def _allowed(
+    told: Told,
+    lists: Sequence[tuple[int, Bools]],
+    opened: Column,
+    columns: dict[str, Column],
+) -> Iterator[str]:
+    """Check that policies have no part for what their list does not allow, or has no name."""
+    kind = innermost(told.kind)
+    if not (many := kind.evidence.listed):
+        return
+    named = np.array([name != SPARE for name in kind.actions[:many]])
+    said = [(opened.born, opened.in_force)]
+    said += [(of.last_offset, of.in_force) for of in columns.values()]
+    for offsets, policies in said:
+        for here, allowed in under(lists, offsets):
+            parts = policies[here].reshape(-1, many)
+            if parts[:, ~(named if allowed is None else allowed)].any():
+                yield "a policy has a part for what is not allowed or has no name"
+                return
 
 
 def _said(told: Told, key: Key, answers: str) -> Ints | None:

@@ -224,7 +224,7 @@ def followed(
         if not len(some):
             continue
         result.wrong += _open(evidence, schedule, some, by_life, state, due, lives, lists)
-        for here, allowed in _under(lists, lives.born[some]):
+        for here, allowed in under(lists, lives.born[some]):
             begun = some[here]
             said = evidence.in_force(_rows(state, begun), schedule.lengths(due[begun]), allowed)
             result.opened |= dict(zip(begun.tolist(), said, strict=True))
@@ -234,7 +234,7 @@ def followed(
             for name, column in _rows(state, going).items():
                 many[name][at] = column
             due[going] = blocks.block[ended[at]] + 1
-            for here, allowed in _under(lists, blocks.last_offset[ended[at]]):
+            for here, allowed in under(lists, blocks.last_offset[ended[at]]):
                 rows, places = going[here], at[here]
                 lengths, now = blocks.lengths[ended[places]], _rows(state, rows)
                 for name, column in evidence.fold(now, released[places], lengths, allowed).items():
@@ -248,9 +248,7 @@ def followed(
     return result
 
 
-def _under(
-    lists: Sequence[tuple[int, Bools]], offsets: Ints
-) -> Iterator[tuple[Ints, Bools | None]]:
+def under(lists: Sequence[tuple[int, Bools]], offsets: Ints) -> Iterator[tuple[Ints, Bools | None]]:
     """The places of records in parts, each with what the list allows that holds there."""
     which = np.searchsorted([since for since, _ in lists], offsets, side="right")
     for number in np.unique(which).tolist():
@@ -296,7 +294,7 @@ def _open(
             wrong.append("a key carries over another length than it had reached")
         due[life] = carried.block
         lengths = schedule.lengths(np.array([carried.block]))
-        ((_, allowed),) = _under(lists, lives.born[[life]])
+        ((_, allowed),) = under(lists, lives.born[[life]])
         for name, column in evidence.resumed([carried], lengths, allowed).items():
             state[name][[life]] = column
     return wrong

@@ -4,10 +4,10 @@ The exact audit (`exposure`) enumerates streams of a few slots, so it cannot see
 wrong later. Here the engine runs through every block of up to 256 slots, with a null at every
 place, with saves and rebuilds on the way, and with real bits: in batches of many keys, and slot by
 slot; through many short blocks, because it may count them; with keys that go idle and come back;
-through new epochs; and under lists that pause actions. A `Watch` around the kind notes every draw
-and what it got; `fold` computes from log and releases alone what that should have been. They must
-be equal (`comparing`). Then the engine is as private as the fold, and the laws are held against the
-charge.
+through new epochs; and under lists that pause actions, and that name new ones. A `Watch` around the
+kind notes every draw and what it got; `fold` computes from log and releases alone what that should
+have been. They must be equal (`comparing`). Then the engine is as private as the fold, and the laws
+are held against the charge.
 
 An engine might behave differently when it is watched, so the same seed also runs without a watch:
 the releases must be the same.
@@ -32,6 +32,7 @@ from streamdp.lab.audit.stories import (
     lists,
     many_blocks,
     many_slots,
+    new_names,
     nulls_everywhere,
     slot_by_slot,
     visits,
@@ -83,6 +84,8 @@ def at_its_size(kind: Kind, longest: int, system: Randomness) -> Iterator[str]:
     few = min(longest, _EPOCHS)
     for other in (visits(kind), epochs(kind, longest=few), *lists(kind, longest=few)):
         yield from _named(other, "seeded", _watched(clearer, other, seeded))
+    for other, roomy in new_names(clearer, longest=few):
+        yield from _named(other, "seeded", _watched(roomy, other, seeded))
     yield from _named(story, "system bits", _watched(kind, story, system))
 
 

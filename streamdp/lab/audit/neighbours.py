@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from streamdp.core.arrays import Columns, Floats, Ints, Words
-from streamdp.core.events import ACTION, NO_ARM, Batch, Key
+from streamdp.core.events import ACTION, NO_ARM, SPARE, Batch, Key
 from streamdp.core.evidence.context_model import ContextModel
 from streamdp.core.evidence.policy_rules import Intervals
 from streamdp.core.grid import NULL, UNIT
@@ -41,6 +41,7 @@ Tables = Mapping[str, Ints]
 
 _FIELD_BITS, _FIELDS = 20, 3  # of a resampled loss in its word, three to a word
 _FEW = 3  # actions whose corners of [0, 1]^K are contents; further actions repeat them
+_ROOM = 3  # spare columns
 _CELLS = (2, 2)  # of the smallest table that gets finer more than once; of 2 actions in each cell
 _CLEARER = 64  # times ε, to see every table in few slots
 _SCRIPTED = 3  # blocks of a script
@@ -79,6 +80,8 @@ class Neighbours:
     clearer: Mapping[str, Any] = field(default_factory=dict)
     """Fields with which the kind has so little noise that streams of a few hundred slots lead from
     table to table; empty where what is released next never follows from releases."""
+    roomy: Kind | None = None
+    """The kind with spare columns, which get names later; None where it can have none."""
     outcomes: Callable[[Slots], Tables] | None = None
     """A block's columns, a row for each equally likely outcome of tosses; None: there is one."""
 
@@ -252,24 +255,39 @@ def _of_feedback(kind: PolicyLearner) -> Neighbours:
 
     def of_actions(names: tuple[str, ...]) -> Kind:
         """Of many with the cheapest rule: how policies are computed has no part in noise."""
+        plain = replace(kind, room=0, actions=names)
         if len(names) > _FEW:
-            return replace(kind, actions=names, rule=Intervals(Fraction(2)), forgetting=Fraction(1))
+            return replace(plain, rule=Intervals(Fraction(2)), forgetting=Fraction(1))
         if tables is None:
-            return replace(kind, actions=names)
+            return plain
         shape = _CELLS[: len(tables.shape)]  # a table of fewer cells, whatever its actions' names
         few = {tuple(at for at in of if at < len(shape)) for of in tables.tables}
         small = replace(
-            tables, shape=shape, actions=2, tables=tuple(sorted(few, key=lambda of: (len(of), of)))
-        )
-        return replace(kind, actions=tuple(map(str, range(small.arms))), rule=small)
+            tables, shape=shape, actions=2, room=0,
+            tables=tuple(sorted(few, key=lambda of: (len(of), of))),
+        )  # fmt: skip
+        return replace(plain, actions=tuple(map(str, range(small.arms))), rule=small)
 
     return Neighbours(
         kind, contents, extremes=len(contents) // 2, batch=batch, made_up=made_up, apart=apart,
         nulls=np.array([(NO_ARM, NULL), (many, -NULL), (0, 0)], dtype=np.float64),
         adds=adds, law=law, of_actions=of_actions,
         headers=np.array([[arm] for arm in arms if in_header] or [[]], dtype=np.float64),
+        roomy=_with_room(kind) if in_header else None,
         **({} if tables is None else _of_tables(kind)),
     )  # fmt: skip
+
+
+def _with_room(kind: PolicyLearner) -> PolicyLearner:
+    """The kind, of which some columns, in each cell the last ones, are spare."""
+    if kind.room:
+        return kind
+    rule, columns = kind.rule, kind.evidence.listed
+    if isinstance(rule, ContextModel):
+        rule = replace(rule, actions=columns + _ROOM, room=_ROOM)
+    cells = [kind.actions[at : at + columns] for at in range(0, len(kind.actions), columns)]
+    names = tuple(name for cell in cells for name in (*cell, *[SPARE] * _ROOM))
+    return replace(kind, actions=names, rule=rule, room=_ROOM)
 
 
 def _of_tables(kind: PolicyLearner) -> dict[str, Any]:
@@ -348,7 +366,8 @@ def _row(kind: Hashable) -> Neighbours:
 def of_actions(kind: K, many: int) -> K:
     """The kind for another number of actions."""
     further = (f"action {number}" for number in range(many))
-    names = tuple(dict.fromkeys([*kind.actions, *further]))[:many]
+    named = (name for name in kind.actions if name != SPARE)
+    names = tuple(dict.fromkeys([*named, *further]))[:many]
     if names == kind.actions:
         return kind
     if isinstance(kind, Around):

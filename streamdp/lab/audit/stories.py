@@ -19,7 +19,7 @@ from itertools import accumulate, count, cycle, islice
 import numpy as np
 
 from streamdp.core.arrays import Bools, Ints
-from streamdp.core.events import Batch, Key
+from streamdp.core.events import NO_ARM, SPARE, Batch, Key
 from streamdp.core.kinds.kind import Kind
 from streamdp.core.randomness import Purpose, SeededRandomness
 from streamdp.core.schedule import Schedule
@@ -35,6 +35,7 @@ _MIXED = (1, 2, 1, 3, 1, 30)  # slots in one batch of a key that is not told slo
 _BEHIND = 5  # slots by which each key is behind the one before it, where slots come alone
 _OFTEN = 41  # batches between two rebuilds, where slots come alone: no multiple of the keys
 _IDLE = 1000  # milliseconds
+_UNLISTED = 3  # lists, of the first slots, that are left out where columns get names
 ODD_KEYS: tuple[Key, ...] = (None, b"", b"\xff")
 FEW_KEYS: tuple[Key, ...] = (*ODD_KEYS, b"key")
 
@@ -177,18 +178,46 @@ def lists(kind: Kind, *, longest: int) -> Iterator[Story]:
     """A few keys under one list after the other: taken in a key's first block, at the last record
     of a block, at the first of the next, and inside. None for a kind that follows no list.
     """
-    if not (many := kind.evidence.listed):
+    if kind.evidence.listed:
+        streams = a_few_keys(kind, longest=longest, name="lists")
+        yield _under_lists(kind, by_turns("lists", FEW_KEYS, streams))
+
+
+def new_names(kind: Kind, *, longest: int) -> Iterator[tuple[Story, Kind]]:
+    """The same of the kind with spare columns, slot by slot: every third list names one of them.
+
+    The first blocks end before any list. What names a column before its list does is null.
+    """
+    roomy = neighbours_of(kind).roomy
+    if roomy is None:
         return
-    whole = by_turns("lists", FEW_KEYS, a_few_keys(kind, longest=longest, name="lists"))
-    actions, own = np.arange(many), np.flatnonzero(whole.index == 0)
-    numbers = np.arange(blocks_within(kind.schedule, longest))
-    starts = kind.schedule.starts(numbers) - 1
+    streams, many = a_few_keys(roomy, longest=longest, name="lists"), roomy.evidence.listed
+    whole = _under_lists(roomy, slot_by_slot("new names", FEW_KEYS, streams))
+    first, taken = many - roomy.actions[:many].count(SPARE), list[tuple[int, Bools]]()
+    named, slots = np.full(len(whole.index), first), whole.slots.copy()
+    for turn, (at, allowed) in enumerate(whole.lists[_UNLISTED:]):
+        named[at:] = min(many, first + 1 + turn // 3)
+        taken.append((at, allowed & (np.arange(many) < named[at])))
+    slots[slots[:, 0] % many >= named, 0] = NO_ARM
+    yield replace(whole, slots=slots, lists=tuple(taken)), roomy
+
+
+def _under_lists(kind: Kind, whole: Story) -> Story:
+    """The story under lists, each of which pauses one action or none: from records around the ends
+    of the first key's blocks on, and from the first record of each other key.
+    """
+    many, own = kind.evidence.listed, np.flatnonzero(whole.index == 0)
+    starts = kind.schedule.starts(np.arange(MOST_BLOCKS)) - 1
     begins = [1, *(at for start in starts[1:].tolist() for at in (start - 1, start, start + 1))]
-    slots = own[[at for at in begins if at < len(own)]]
+    slots = [
+        *own[[at for at in begins if at < len(own)]],
+        *np.unique(whole.index, return_index=True)[1],
+    ]
     places = sorted({*np.searchsorted(whole.offsets, whole.offsets[slots]).tolist()})
-    taken = [(at, (actions + turn) % many > -(turn % 3 // 2)) for turn, at in enumerate(places)]
-    cuts = tuple(sorted({*whole.cuts, *places}))
-    yield replace(whole, cuts=cuts, lists=tuple(taken))
+    taken = [
+        (at, (np.arange(many) + turn) % many > -(turn % 3 // 2)) for turn, at in enumerate(places)
+    ]
+    return replace(whole, cuts=tuple(sorted({*whole.cuts, *places})), lists=tuple(taken))
 
 
 def _uneven(slots: int) -> tuple[int, ...]:
