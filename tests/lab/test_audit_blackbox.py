@@ -380,13 +380,16 @@ LOOKED = ("--samples", "1000", "--black-box", "--runs", "300", "--json")
 
 @once
 @pytest.mark.usefixtures("short_blocks")
-def test_the_command_audits_a_configurations_feedback_streams(configured: Path) -> None:
+@pytest.mark.parametrize("room", [0, 2])
+def test_the_command_audits_a_configurations_feedback_streams(configured: Path, room: int) -> None:
     """As it is configured, three actions and rewards, through the real service on files."""
+    text = configured.read_text()
+    configured.write_text(text.replace('"feedback"', f'"feedback"\nroom = {room}', 1))
     code, out = run("audit", "--config", str(configured), *LOOKED)
     assert code == 0, out
     (result,) = json.loads(out)
     assert result["learner"].startswith("banners: policy_elimination")
-    assert result["actions"] == 3
+    assert result["actions"] == 3 + room
     assert 0 <= result["epsilon_proven"] <= 1
 
 

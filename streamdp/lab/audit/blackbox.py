@@ -37,7 +37,7 @@ import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.events import ACTION, OPENING, SUMS
+from streamdp.core.events import ACTION, OPENING, SPARE, SUMS
 from streamdp.core.grid import NULL
 from streamdp.core.schedule import Schedule
 from streamdp.wire.decoded import Headers, Value
@@ -172,7 +172,8 @@ class _Slot:
 def _of_sums(
     format_: Format, feedback: Feedback, block: int, start: int, stop: int, slots: int
 ) -> Iterator[NeighbouringLogs]:
-    in_header, last = feedback.played == "header", len(feedback.arms) - 1
+    in_header = feedback.played == "header"
+    last = max(arm for arm, name in enumerate(_columns(feedback)) if name != SPARE)
     slot_of = partial(_slot, format_, feedback)
     usual, bad = slot_of(last, _USUAL), slot_of(_SHOWN, 1.0)
     good = slot_of(_SHOWN if in_header else last, 0.0)
@@ -204,9 +205,14 @@ def _slot(format_: Format, feedback: Feedback, arm: int, loss: float) -> _Slot:
     return _Slot(arm, round((0.5 - loss) * 2 * NULL), value)
 
 
+def _columns(feedback: Feedback) -> tuple[str, ...]:
+    """The names of the arms, also of those that no record can name yet."""
+    return feedback.in_cell if feedback.contexts is None else feedback.arms
+
+
 def _exact(side: Sequence[_Slot], feedback: Feedback) -> Ints:
     """What a block releases, without noise (2 × arms), slot by slot."""
-    numbers = np.zeros((2, len(feedback.arms)), dtype=np.int64)
+    numbers = np.zeros((2, len(_columns(feedback))), dtype=np.int64)
     pairs = feedback.played == "value"
     for slot in side:
         if slot.arm is not None:
