@@ -99,8 +99,7 @@ def _report(configured: Configured, line: ListLine | None) -> dict[str, Any]:
 
     paused = [] if line is None else line.paused
     removed = [] if line is None or line.removed is UNSET else line.removed
-    named = [] if line is None else line.named_in(configured.epoch)
-    actions = named or list(configured.actions)
+    actions = configured.names(line)
     left = configured.room + len(configured.actions) - len(actions)
     return {
         "stream": configured.stream,

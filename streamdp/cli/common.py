@@ -205,8 +205,9 @@ async def listed(technology: Technology, topics: StreamTopics) -> ListLine | Non
 
 async def known_actions(technology: Technology, stream: Stream) -> Sequence[str]:
     """The names that records of a stream may have: also those that came within its epoch."""
-    line = await listed(technology, stream.topics) if stream.table.room else None
-    return (line.named_in(stream.table.epoch) if line else ()) or stream.actions
+    configured = stream.configured
+    line = await listed(technology, stream.topics) if configured.room else None
+    return configured.names(line)
 
 
 async def revised(

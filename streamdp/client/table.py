@@ -31,7 +31,7 @@ from msgspec import UNSET, to_builtins
 from streamdp.client.answers import Answer, Change, Names, Source, Why
 from streamdp.client.choosing import hashed_prefix, held
 from streamdp.core.errors import InvalidConfig, StateMismatch
-from streamdp.core.events import SPARE
+from streamdp.core.events import SPARE, names_in
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policy import policy_of
 from streamdp.ports import Key, Published
@@ -150,8 +150,8 @@ class Table:
         parts, count = from_base64(line.policy, "policy"), len(names.actions)
         policy = policy_of(parts, actions=columns, cells=names.cells)
         if columns > count:
-            named = [name != SPARE for name in line.actions]
-            policy = policy.reshape(-1, columns)[:, named].reshape(-1)
+            has_name = [name != SPARE for name in line.actions]
+            policy = policy.reshape(-1, columns)[:, has_name].reshape(-1)
         over_cells = policy.reshape(names.cells, count).sum(axis=0, dtype=np.int64)
         likeliest = names.actions[int(np.argmax(over_cells))]
         paused = () if line.paused is UNSET else tuple(line.paused)
@@ -166,7 +166,7 @@ class Table:
 def names_of(line: PolicyLine, *, salt: str) -> Names:
     """What a line's policy is about."""
     context = None if line.context is UNSET else Contexts.read(to_builtins(line.context))
-    return Names(tuple(name for name in line.actions if name != SPARE), salt, context, line.played)
+    return Names(names_in(line.actions), salt, context, line.played)
 
 
 def _size(answer: Answer) -> int:

@@ -17,7 +17,7 @@ the learner has a memory the action is a vote, and the memory says which action 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from math import inf
@@ -46,6 +46,15 @@ NO_ARM = -1
 """The column `played` of a slot that names no known action: no arm's count or sum has it."""
 SPARE = ""
 """In place of a name: a column that no action has yet."""
+
+
+def names_in(columns: Iterable[str]) -> tuple[str, ...]:
+    """The names that columns have; spare ones have none.
+
+    >>> names_in(["a", "b", SPARE])
+    ('a', 'b')
+    """
+    return tuple(name for name in columns if name != SPARE)
 
 
 class Fields(Protocol):

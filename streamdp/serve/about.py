@@ -9,7 +9,6 @@ from functools import lru_cache
 from math import log, sqrt
 
 from streamdp.client import Names, Source
-from streamdp.core.events import SPARE
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.kinds.estimates import Estimate
 from streamdp.core.kinds.kind import Kind
@@ -32,6 +31,8 @@ class About:
     budget: Fraction  # of the input topic, which all its streams share
     epoch: int
     seeded: bool
+    actions: tuple[str, ...]  # that the epoch began with; with contexts fewer than the arms
+    room: int = 0  # for so many more
     fallback: str = NO_FALLBACK
     partition_epochs: Mapping[int, int] = field(default_factory=dict)  # beyond the stream's
     gap: float | None = None  # Δ, if the configuration states one
@@ -39,7 +40,6 @@ class About:
     unit: str = ""  # what a feedback stream's rewards are called; "": its records hold losses
     most: Fraction | None = None  # its largest reward that counts, in that unit; None: 1
     contexts: Contexts | None = None  # of a feedback stream: an arm is an action in a cell
-    shown: tuple[str, ...] = ()  # with contexts: the actions that are shown
 
     @property
     def name(self) -> str:
@@ -66,18 +66,9 @@ class About:
         return Source(self.topics, self.fallback, names)
 
     @property
-    def actions(self) -> tuple[str, ...]:
-        """The actions that are shown, as configured; with contexts they are fewer than the arms."""
-        if self.contexts is not None:
-            return self.shown
-        return tuple(name for name in self.learner.actions if name != SPARE)
-
-    @property
     def configured(self) -> Configured:
         """What a list of its actions goes by."""
-        cells = 1 if self.contexts is None else self.contexts.cells
-        spare = self.learner.actions.count(SPARE) // cells
-        return Configured(self.name, self.actions, self.epoch, spare)
+        return Configured(self.name, self.actions, self.epoch, self.room)
 
     def regret_bound(self, *, last_slot: int, length: int) -> float | None:
         """A bound on the estimated regret of a block of this length, in a stationary world.

@@ -150,22 +150,19 @@ class KeyHistory:
             self.lift.begin_with(before)
         return self.lift
 
-    def earned_beside(
-        self, cells: int, actions: int, *, most: float, named: int | None = None
-    ) -> dict[str, Any] | None:
-        """What was earned beside other shares of so many actions, in the rewards' unit.
+    def earned_beside(self, *, most: float, named: int | None = None) -> dict[str, Any] | None:
+        """What was earned beside other shares of the actions, in the rewards' unit.
 
         Columns beyond the first `named` have no name yet.
 
         None where nothing can be said: without exact counts, or any block. With contexts it is that
         of this epoch alone.
         """
-        lift, epoch, since = None, self.epoch, self.since_names_stand()
-        if cells > 1:
-            lift = None if self.policies is None else self.policies.lift(cells, actions)
-        elif since is not None:
-            lift, epoch = since.lift(), since.since_epoch
-        return None if lift is None or lift.actions != actions else said(lift, epoch, most, named)
+        since = self.since_names_stand()
+        if since is not None and (lift := since.lift()) is not None:
+            return said(lift, since.since_epoch, most, named)
+        of_cells = None if self.policies is None else self.policies.lift()
+        return None if of_cells is None else said(of_cells, self.epoch, most, named)
 
 
 @dataclass(slots=True)

@@ -23,7 +23,6 @@ from streamdp.core.evidence.evidence import PublicRow
 from streamdp.core.evidence.lift import Lift
 from streamdp.core.evidence.policies import ReleasedSums, gains_and_counts
 from streamdp.core.evidence.policy import PARTS
-from streamdp.core.evidence.policy_rule import CARRIED_PER_ARM
 from streamdp.core.evidence.released_tables import ReleasedTables
 from streamdp.wire.lines import Charge, from_base64
 from streamdp.wire.retracing import Learners, Method
@@ -111,31 +110,28 @@ class PolicyHistory:
             history = from_base64(carried.history, "history")
         except StateMismatch:  # the ledger is read, not trusted
             return False
-        actions = len(history) // (8 * CARRIED_PER_ARM)
-        if not earlier.points(actions) or earlier.newest is None:
+        if not earlier.points() or earlier.newest is None:
             return False
         return earlier.newest.known().history == history
 
-    def points(self, actions: int) -> list[PolicyPoint]:
+    def points(self) -> list[PolicyPoint]:
         """The policies, the oldest first; empty if they cannot be computed."""
         if not self._released:
             return []
         last = len(self._released)
         if not self._computed or self._computed[-1].blocks != last:
             try:
-                self._computed = self._points(actions, self._released)
+                self._computed = self._points(self._released)
             except (InvalidConfig, StateMismatch):  # the ledger is read, not trusted
                 self._released, self._computed = None, []
         return self._computed
 
-    def tables(
-        self, cells: int, actions: int, *, named: int | None = None
-    ) -> tuple[BlockTables, dict[int, Floats]] | None:
+    def tables(self, *, named: int | None = None) -> tuple[BlockTables, dict[int, Floats]] | None:
         """What each block released, and policies by the number of blocks that led to them.
 
         Of the first `named` actions, if it is said: columns beyond have no name yet.
         """
-        points, released = self.points(cells * actions), self.released()
+        points, released = self.points(), self.released()
         if not points or released is None or self.newest is None:
             return None
         evidence = self.newest.evidence
@@ -144,36 +140,39 @@ class PolicyHistory:
             found = evidence.block_tables(released, *each)
         elif isinstance(evidence, ReleasedSums):
             sums = gains_and_counts(released, pairs=evidence.pairs)
-            gains, shown = (of.reshape(-1, cells, actions) for of in sums)
+            gains, shown = (of[:, None] for of in sums)
             found = BlockTables(gains, shown, evidence.noise)
         else:
             return None
         policies = {
-            point.blocks: np.reshape(point.shares, (cells, actions))[:, :named]
+            point.blocks: np.reshape(point.shares, found.gains.shape[1:])[:, :named]
             for point in points
             if point.blocks < len(released)
         }
         some = found.gains[..., :named], found.shown[..., :named]
         return replace(found, gains=some[0], shown=some[1]), policies
 
-    def lift(self, cells: int, actions: int) -> Lift | None:
+    def lift(self) -> Lift | None:
         """What was earned beside other shares, with contexts; None: cannot be said."""
-        found = self.tables(cells, actions)
+        found = self.tables()
         if found is None or found[0].noise.on_counts:
             return None
         tables, _ = found
+        assert self.newest is not None, "it has tables"
+        if not isinstance(self.newest.evidence, ReleasedTables):
+            return None
         if self.lifted[0] != tables.blocks:
-            assert self.newest is not None, "it has tables"
-            assert isinstance(self.newest.evidence, ReleasedSums | ReleasedTables)
             named = self.newest.evidence.named
             might = [named if of is None else of for of in self._allowed[: tables.blocks]]
             self.lifted = tables.blocks, Lift.of_tables(tables, might)
         return self.lifted[1]
 
-    def _points(self, actions: int, released: Sequence[bytes]) -> list[PolicyPoint]:
-        learners = Learners(Method.of(self._opening), actions=actions)
+    def _points(self, released: Sequence[bytes]) -> list[PolicyPoint]:
+        method = Method.of(self._opening)
+        actions = method.actions_of("released", len(released[0]) // 8)
+        learners = Learners(method, actions=actions)
         first = learners.begin(0, self._opening, self._allowed[0])
-        row, kind = learners.row(0), learners.method.kind(actions)
+        row, kind = learners.row(0), method.kind(actions)
         every, last = -(-len(self._slots) // MOST_POINTS), len(released)
         wanted, points = {*range(0, last + 1, every), last}, []
         if kind is None:

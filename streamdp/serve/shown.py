@@ -210,8 +210,10 @@ def _learner(
 ) -> dict[str, Any]:
     """The learner of a key in one partition."""
     configured, contexts = about.partition_epochs.get(number, about.epoch), about.contexts
-    names = about.learner.actions if history.epoch == configured else ()  # others are not known
-    policies = history.policies.points(len(names)) if history.policies and names else []
+    names = about.actions if history.epoch == configured else ()  # others are not known
+    policies = history.policies.points() if history.policies and names else []
+    if policies and len(policies[-1].shares) != len(about.learner.actions):
+        policies = []  # the ledger is read, not trusted
     named, weights, fields = len(_shown(about, condition)), None, None
     if contexts is not None:
         weights, fields = _by_field(about, history, policies, named=named)
@@ -238,7 +240,7 @@ def _learner(
         ],
         "carried": history.carried,  # its policy knows more than its own sums
         "arms": arms,
-        "lift": _lift(about, history, len(names), named=named),
+        "lift": history.earned_beside(most=about.largest, named=named) if names else None,
         "contexts": fields,
         "policies": [
             {
@@ -250,12 +252,6 @@ def _learner(
         ]
         or None,  # they cannot be computed
     }
-
-
-def _lift(about: About, history: KeyHistory, arms: int, *, named: int) -> dict[str, Any] | None:
-    """What was earned beside other shares, in rewards (1 − loss); None: nothing can be said."""
-    cells = 1 if about.contexts is None else about.contexts.cells
-    return history.earned_beside(cells, arms // cells, most=about.largest, named=named)
 
 
 def _overall(shares: Sequence[float], weights: Floats | None) -> Sequence[float]:
@@ -309,7 +305,7 @@ def _fields(
     rule = evidence.rule
     laws = evidence.posterior(row.columns, np.arange(rule.actions) < named)
     means, deviations = (of[0][:, :named] for of in laws)
-    every = np.reshape(kept.points(rule.arms)[-1].shares, (-1, rule.actions))
+    every = np.reshape(kept.points()[-1].shares, (-1, rule.actions))
     shares = every[:, :named].reshape(-1)
     found = by_field(
         contexts.shape,
@@ -320,7 +316,7 @@ def _fields(
     )
     return {
         "table": _table(contexts, rule, kept),
-        "worth": _worth(contexts, kept, *every.shape, most=about.largest, named=named),
+        "worth": _worth(contexts, kept, most=about.largest, named=named),
         "policy": _overall(shares.tolist(), weights),
         "fields": [
             {
@@ -360,20 +356,14 @@ def _table(contexts: Contexts, rule: ContextModel, kept: PolicyHistory) -> dict[
 
 
 def _worth(
-    contexts: Contexts,
-    kept: PolicyHistory,
-    cells: int,
-    actions: int,
-    *,
-    most: float,
-    named: int,
+    contexts: Contexts, kept: PolicyHistory, *, most: float, named: int
 ) -> dict[str, Any] | None:
     """How much more rules earn than what was shown, by blocks that they were not chosen by.
 
     These are the numbers of ``streamdp worth``, and what no block says is None there. None where
     there is no difference within blocks: with noisy counts; and of too few blocks.
     """
-    tables = kept.tables(cells, actions, named=named)
+    tables = kept.tables(named=named)
     if tables is None or tables[0].noise.on_counts:
         return None
     later = forward(*tables, contexts)

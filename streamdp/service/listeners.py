@@ -193,6 +193,8 @@ def about_of(configuration: Configuration, name: str) -> About:
         budget=configuration.tables.topics[table.input].budget,
         epoch=table.epoch,
         seeded=table.seed is not None,
+        actions=tuple(stream.actions),
+        room=table.room,
         fallback=table.fallback_action or NO_FALLBACK,
         partition_epochs=table.partition_epochs,
         gap=table.gap,
@@ -200,5 +202,4 @@ def about_of(configuration: Configuration, name: str) -> About:
         unit=table.feedback.reward_unit if table.feedback else "",
         most=table.feedback.most if table.feedback else None,
         contexts=stream.contexts,
-        shown=tuple(stream.actions),
     )

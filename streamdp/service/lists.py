@@ -30,7 +30,7 @@ import msgspec
 
 from streamdp.core.arrays import Bools
 from streamdp.core.errors import StateMismatch
-from streamdp.core.events import SPARE
+from streamdp.core.events import SPARE, names_in
 from streamdp.wire.formats import Format, renamed
 from streamdp.wire.lines import ListLine, allowed_of, without_part
 from streamdp.wire.published import decode_list
@@ -123,22 +123,22 @@ class ListedFormat:
 
     def _names_in(self, line: ListLine) -> Sequence[str]:
         """The names of columns under a list: those that are there, and its new ones."""
-        known = [name for name in self.newest.names or self.actions if name != SPARE]
-        named = line.named_in(self.epoch)
-        goes_on = len(named) <= len(self.actions) and list(named[: len(known)]) == known
-        return named if goes_on else known
+        known = names_in(self.newest.names or self.actions)
+        names = line.named_in(self.epoch)
+        goes_on = len(names) <= len(self.actions) and tuple(names[: len(known)]) == known
+        return names if goes_on else known
 
     def _renamed(self) -> ListedFormat:
         """With a format that reads the names that there are."""
-        names = [name for name in self.newest.names if name != SPARE]
-        if not names or list(self.format.actions) == names:
+        names = names_in(self.newest.names)
+        if not names or tuple(self.format.actions) == names:
             return self
         return replace(self, format=renamed(self.format, names))
 
 
 def _renewal(line: ListLine, names: Sequence[str], actions: Sequence[str], since: int) -> Renewal:
     """A list as the state holds it: what it pauses, and which columns have got a name."""
-    gone, first = set(line.paused), len([name for name in actions if name != SPARE])
+    gone, first = set(line.paused), len(names_in(actions))
     content = _content([name for name in names if name in gone], names[first:])
     return Renewal(what=LIST, number=line.ordinal, since=since, content=content)
 
@@ -165,7 +165,7 @@ def names_by(taken: Renewal, actions: Sequence[str]) -> TakenNames:
     except (KeyError, msgspec.MsgspecError) as error:
         expected, got = "a list of names", type(error).__name__
         raise StateMismatch(repr(taken), "damaged", expected=expected, got=got) from None
-    first, room = [name for name in actions if name != SPARE], actions.count(SPARE)
+    first, room = names_in(actions), actions.count(SPARE)
     if len(added) > room:
         expected, got = f"at most {room} names", str(len(added))
         raise StateMismatch(repr(taken), "no room", expected=expected, got=got)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from streamdp import __version__
 from streamdp.core.engine import configuration_digest, row_layout
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.events import SPARE, Carried, Key
+from streamdp.core.events import SPARE, Carried, Key, names_in
 from streamdp.core.kinds.estimates import Estimate
 from streamdp.core.kinds.kind import Kind
 from streamdp.core.kinds.recipe import config_of
@@ -79,9 +79,8 @@ class StreamSpec:
         played, read = self.learner.recipe.played, self.format.feedback
         wanted: tuple[str, Sequence[str]] | None = None
         if played is not None:
-            named = [name for name in self.actions if name != SPARE]
             in_cells = read is not None and read.contexts is not None
-            wanted = played, self.actions if in_cells else tuple(named)
+            wanted = played, self.actions if in_cells else names_in(self.actions)
         if wanted != (None if read is None else (read.played, read.arms)):
             raise InvalidConfig(
                 "format",
@@ -130,7 +129,7 @@ class StreamSpec:
     @property
     def names(self) -> tuple[str, ...]:
         """The actions that an epoch begins with: those of columns that are not spare."""
-        return tuple(name for name in self.lines.shown or self.actions if name != SPARE)
+        return names_in(self.lines.shown or self.actions)
 
     @property
     def room(self) -> int:
@@ -244,8 +243,7 @@ class StreamSpec:
     @property
     def _longest_names(self) -> tuple[str, ...]:
         """Names in a list, the longest that may come among them."""
-        named = (name for name in self.lines.shown if name != SPARE)
-        return (*named, *[LONGEST_NAME] * self.room)
+        return (*self.names, *[LONGEST_NAME] * self.room)
 
     @cached_property
     def row_bytes(self) -> int:

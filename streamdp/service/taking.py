@@ -57,7 +57,7 @@ from streamdp.core.errors import (
     Superseded,
     complaint,
 )
-from streamdp.core.events import SPARE, Key
+from streamdp.core.events import Key, names_in
 from streamdp.core.releases import Release
 from streamdp.ports import EntriesThat, Partition, Taken
 from streamdp.service.carrying import (
@@ -493,8 +493,7 @@ class _Found:
             if learner.settings == spec.settings:  # also of room: what came since is not configured
                 many = len(names) // cells
                 names = [name for at, name in enumerate(names) if at % many < many - room]
-            now = [name for name in spec.actions if name != SPARE]
-            what = changes(learner.settings, spec.settings, actions=(names, now))
+            what = changes(learner.settings, spec.settings, actions=(names, names_in(spec.actions)))
             if room and learner.settings == spec.settings:
                 raise self.differs(
                     f"its actions were edited within an epoch{what}; keep those that it began with,"

@@ -36,6 +36,10 @@ class Configured(NamedTuple):
     epoch: int
     room: int = 0
 
+    def names(self, line: ListLine | None) -> Sequence[str]:
+        """The names that have a column by the newest list, if there is one."""
+        return (() if line is None else line.named_in(self.epoch)) or self.actions
+
 
 class Listed(NamedTuple):
     """The names of a list."""

@@ -33,6 +33,7 @@ DESCRIPTION = json.loads(description())
 FIRST, SECOND, *_ = CLICKS.learner.actions
 ROOMY = replace(
     CLICKS,
+    room=1,
     learner=feedback_learner_of(
         {"epsilon": "1", "room": "1"}, actions=[*CLICKS.learner.actions, SPARE]
     ),

@@ -93,8 +93,8 @@ def observer(played: str = "header", interactions: str = "all") -> Observer:
         ]
     )
     about = About(
-        of.topics, of.learner, (), Fraction(1), 1, seeded=False, fallback="hats", contexts=FIELDS,
-        shown=ACTIONS,
+        of.topics, of.learner, (), Fraction(1), 1, seeded=False, actions=ACTIONS, fallback="hats",
+        contexts=FIELDS,
     )  # fmt: skip
     return Observer(actions, ledger, about=about)
 

@@ -66,7 +66,8 @@ def opened(about: About = CLICKS, lists: Topic | None = None) -> Iterator[Browse
     ledger = Topic(
         [charge(release, ordinal=n, lines=LINES) for n, release in enumerate(drawn, start=1)]
     )
-    about = replace(about, learner=replace(LEARNER, actions=ACTIONS), fallback="autumn")
+    learner = replace(LEARNER, actions=ACTIONS)
+    about = replace(about, learner=learner, actions=ACTIONS, fallback="autumn")
 
     with (
         shown(lambda: Observer(actions, ledger, about=about, lists=lists)) as address,

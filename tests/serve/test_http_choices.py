@@ -148,7 +148,7 @@ def test_a_field_that_is_not_declared_is_refused(
     context: dict[str, str | None], status: int
 ) -> None:
     """Not taken as `other`: whoever misspells a field would never learn of it. A level is."""
-    about = replace(CLICKS, contexts=FIELDS, shown=ACTIONS)
+    about = replace(CLICKS, contexts=FIELDS, actions=ACTIONS)
     query = "".join(f"&{name}={level}" for name, level in context.items())
     (one,) = asked(f"/v1/streams/home/keys/nobody/choice?request=r{query}", about=about)
     body = {"requests": [{"key": "nobody", "request": "r", "context": context}]}
@@ -161,7 +161,8 @@ def test_a_client_over_http_raises_what_the_service_refuses() -> None:
     """A mistake of code is no outage: no fallback hides it."""
 
     async def ask() -> None:
-        observer = Observer(Topic(), Topic(), about=replace(CLICKS, contexts=FIELDS, shown=ACTIONS))
+        of = replace(CLICKS, contexts=FIELDS, actions=ACTIONS)
+        observer = Observer(Topic(), Topic(), about=of)
         async with observer.knowledge.following(), listening(observer) as (host, port):
             with HttpActions(f"http://{host}:{port}", {"home": "z"}) as actions:
                 wrong = {"devcie": "phone"}
@@ -253,8 +254,8 @@ def test_do_the_pages_say_what_is_paused() -> None:
 
 def test_do_the_pages_say_what_is_new_and_what_has_left() -> None:
     """Names by their columns, and what readers draw a new one by before a policy names it."""
-    names, left = CLICKS.learner.actions, CLICKS.learner.actions[0]
-    roomy = replace(CLICKS, learner=feedback_learner_of(
+    names, left = CLICKS.actions, CLICKS.actions[0]
+    roomy = replace(CLICKS, room=2, learner=feedback_learner_of(
         {"epsilon": "1", "room": "2"}, actions=[*names, SPARE, SPARE]
     ))  # fmt: skip
     lists = Topic([list_record(3, actions=[*names, "new"], epoch=CLICKS.epoch, removed=[left])])
@@ -362,7 +363,7 @@ def test_is_it_the_choice_that_a_client_in_memory_draws() -> None:
 def test_a_loop_refuses_choices_whose_requests_it_cannot_write() -> None:
     """`played = "value"`: contents say what was shown, and a client over HTTP cannot write them."""
     learner = FEEDBACK_RECIPES["policy_blocks"](actions=ACTIONS, epsilon="1", played="value")
-    private = replace(CLICKS, learner=learner)
+    private = replace(CLICKS, learner=learner, actions=ACTIONS)
 
     def asks(actions: HttpActions) -> list[Answer]:
         return [actions.choose("home", b"fr", "r-1")]

@@ -55,7 +55,9 @@ def heard(evidence: Evidence, *, since: int = 0) -> StreamReleases:
 
 def told(history: KeyHistory, learner: Kind = LEARNER) -> dict[str, Any]:
     """What a page shows of it, by the configuration of its epoch."""
-    about = About(TOPICS, learner, (), Fraction(1), history.epoch, seeded=False)
+    about = About(
+        TOPICS, learner, (), Fraction(1), history.epoch, seeded=False, actions=learner.actions
+    )
     return _learner(about, Condition(Feed.CURRENT, 0.0, "", 0), 0, history)
 
 
@@ -64,7 +66,7 @@ def test_are_the_points_the_published_policies() -> None:
     evidence = published()
     history = heard(evidence).of_key(b"k")[0]
     assert history.policies is not None
-    points = history.policies.points(len(ACTIONS))
+    points = history.policies.points()
     lines = [decode_in_force(record.value) for record in evidence.actions]
     by_stop = {
         line.stop: np.frombuffer(from_base64(line.policy, "policy"), "<u4") / PARTS
@@ -84,7 +86,7 @@ def test_are_there_none_of_a_key_with_too_many_blocks(monkeypatch: pytest.Monkey
     monkeypatch.setattr(policy_history, "MOST_BLOCKS", 50)
     history = heard(published()).of_key(b"k")[0]
     assert history.policies is not None
-    assert history.policies.points(len(ACTIONS)) == []
+    assert history.policies.points() == []
 
 
 def test_is_it_said_that_only_the_newest_lines_were_read() -> None:
@@ -114,7 +116,7 @@ def test_do_the_points_of_a_learner_that_carried_over_begin_with_that() -> None:
     for key, opening in openings(store, 2).items():
         history = releases.of_key(key)[0]
         assert history.policies is not None
-        points = history.policies.points(len(MORE))
+        points = history.policies.points()
         by_stop = {
             line.stop: np.frombuffer(from_base64(line.policy, "policy"), "<u4") / PARTS
             for line in lines

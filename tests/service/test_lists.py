@@ -76,7 +76,7 @@ def in_contexts(played: str, *, room: int = 0, actions: tuple[str, ...] = ACTION
         actions=FIELDS.arms((*actions, *[SPARE] * room)), epsilon="1/2", context=FIELDS,
         played=played, schedule="capped 4", **({"room": str(room)} if room else {}),
     )  # fmt: skip
-    options = {"padding": "fixed"} if played == "value" else {}
+    options: dict[str, Any] = {"padding": "fixed"} if played == "value" else {}
     return feedback_spec(name="home", learner=learner, **options)
 
 
@@ -598,7 +598,7 @@ def test_batches_of_one_list_are_not_cut() -> None:
 def test_a_page_computes_policies_under_their_lists(played: str) -> None:
     """Bit for bit, in all contexts; and what each block released, by its table."""
     life = Life(random.Random(1), in_contexts(played) if played else stream(), many=110).tell()
-    site, arms, compared = life.site(), life.stream.learner.actions, 0
+    site, compared = life.site(), 0
     shares: dict[bytes | None, dict[int, list[float]]] = {}
     for record in site.actions:
         line = decode_in_force(record.value)
@@ -610,10 +610,10 @@ def test_a_page_computes_policies_under_their_lists(played: str) -> None:
     for key, published in shares.items():
         policies = history.of_key(key)[0].policies
         assert policies is not None
-        for point in policies.points(len(arms)):
+        for point in policies.points():
             assert point.shares == published[point.slot]
             compared += 0 in point.shares
-        tables = policies.tables(len(arms) // len(ACTIONS), len(ACTIONS))
+        tables = policies.tables()
         assert tables is not None
         assert np.isfinite(tables[0].gains).all()
     assert compared > 10

@@ -62,8 +62,9 @@ async def observed(content: bytes) -> list[Mapping[str, object]]:
     records = course.records(at=CHANGED, content=content)[:RECORDS]
     log.append(made.topics.input, records, headers=course.headers()[:RECORDS])
     about = About(
-        made.topics, made.learner, (), made.share, 1, seeded=True, fallback="ü", salt="pepper"
-    )
+        made.topics, made.learner, (), made.share, 1, seeded=True, actions=made.names,
+        fallback="ü", salt="pepper",
+    )  # fmt: skip
     shown = []
     for _ in range(2):
         view = await worked(log, made, lines)

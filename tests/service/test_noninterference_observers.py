@@ -88,7 +88,10 @@ async def observed(content: bytes) -> Sequence[Mapping[str, object]]:
     shown, made = list[Mapping[str, object]](), stream()
     for _ in range(2):
         view = await worked(log, made, lines)
-        about = About(HOME, made.learner, ESTIMATES, made.share, 1, seeded=True, fallback="a")
+        about = About(
+            HOME, made.learner, ESTIMATES, made.share, 1, seeded=True, actions=made.names,
+            fallback="a",
+        )  # fmt: skip
         asked = [*((target, b"") for target in TARGETS), BATCH]
         shown.append(await seen(log, about, view, lines, asked))
     return shown

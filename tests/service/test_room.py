@@ -358,7 +358,7 @@ def test_a_page_computes_policies_and_what_was_earned_by_the_named_columns() -> 
         assert isinstance(line, PolicyLine)
         policies = history.of_key(record.key)[0].policies
         assert policies is not None
-        shares = {point.slot: point.shares for point in policies.points(columns)}
+        shares = {point.slot: point.shares for point in policies.points()}
         if line.stop in shares:
             policy = np.frombuffer(from_base64(line.policy, "policy"), "<u4") / PARTS
             assert shares[line.stop] == policy.tolist()
@@ -379,7 +379,7 @@ def test_a_page_computes_policies_and_what_was_earned_by_the_named_columns() -> 
     assert earned.variance == pytest.approx(shown_ones * evidence.noise.on_sums)
     assert shown_ones < blocks * columns
     key = history.of_key(b"fr")[0]
-    said = key.earned_beside(1, columns, most=1.0, named=4)
+    said = key.earned_beside(most=1.0, named=4)
     assert said is not None
     assert len(said["always"]) == 4
 
@@ -517,7 +517,7 @@ def test_in_contexts_a_new_name_is_shown_and_counted_in_its_column_of_each_cell(
         ] * FIELDS.cells
         policies = history.of_key(record.key)[0].policies
         assert policies is not None
-        shares = {point.slot: point.shares for point in policies.points(parts.size)}
+        shares = {point.slot: point.shares for point in policies.points()}
         if line.stop in shares:
             assert shares[line.stop] == (parts.reshape(-1) / PARTS).tolist()
             compared += 1
@@ -532,10 +532,10 @@ def test_in_contexts_a_new_name_is_shown_and_counted_in_its_column_of_each_cell(
     assert shows.all()
     key = history.of_key(b"fr")[0]
     assert key.policies is not None
-    found = key.policies.tables(FIELDS.cells, columns, named=4)
+    found = key.policies.tables(named=4)
     assert found is not None
     assert found[0].gains.shape[1:] == (FIELDS.cells, 4)
-    said = key.earned_beside(FIELDS.cells, columns, most=1.0, named=4)
+    said = key.earned_beside(most=1.0, named=4)
     assert said is not None
     assert history.earned_in(1, {}).slots == shows.sum()
 

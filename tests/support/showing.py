@@ -35,6 +35,7 @@ ABOUT = About(
     budget=Fraction(2),
     epoch=1,
     seeded=False,
+    actions=ACTIONS,
     fallback="a",
 )
 UNIT = 1 << 20
@@ -157,6 +158,7 @@ CLICKS = About(
     budget=Fraction(1),
     epoch=2,
     seeded=False,
+    actions=FOUR,
     fallback="a",
     salt="pepper",
     unit="clicks",

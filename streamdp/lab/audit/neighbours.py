@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from streamdp.core.arrays import Columns, Floats, Ints, Words
-from streamdp.core.events import ACTION, NO_ARM, SPARE, Batch, Key
+from streamdp.core.events import ACTION, NO_ARM, SPARE, Batch, Key, names_in
 from streamdp.core.evidence.context_model import ContextModel
 from streamdp.core.evidence.policy_rules import Intervals
 from streamdp.core.grid import NULL, UNIT
@@ -366,8 +366,7 @@ def _row(kind: Hashable) -> Neighbours:
 def of_actions(kind: K, many: int) -> K:
     """The kind for another number of actions."""
     further = (f"action {number}" for number in range(many))
-    named = (name for name in kind.actions if name != SPARE)
-    names = tuple(dict.fromkeys([*named, *further]))[:many]
+    names = tuple(dict.fromkeys([*names_in(kind.actions), *further]))[:many]
     if names == kind.actions:
         return kind
     if isinstance(kind, Around):

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from streamdp.ports import StreamTopics, Technology
     from streamdp.serve.history import KeyHistory, StreamReleases
     from streamdp.service.config import Configuration
-    from streamdp.service.config.streams import Stream
     from streamdp.service.config.tables import FeedbackTable
 
 _RULES = (
@@ -100,13 +99,11 @@ def worth(
     asked = [(str(path), _read(path, contexts, actions)) for path in policy or ()]
     releases = wait_for(lambda: _releases(technology, topics, key))
     history = _newest(configuration, topics.stream, key, releases)
-    tables, policies = _tables(own, history, key, named=len(actions))
+    tables, policies = _tables(history, key, named=len(actions))
     feedback = configuration.tables.streams[topics.stream].feedback
     assert feedback is not None, "looked at with the table"
     assert history is not None, "it has tables"
-    most, cells = float(feedback.most or 1), tables.shown.shape[1]
-    columns = len(own.actions) + own.table.room
-    said = history.earned_beside(cells, columns, most=most, named=len(actions))
+    said = history.earned_beside(most=float(feedback.most or 1), named=len(actions))
     single = actions if contexts or not said else ()
     rows = _rows(tables, forward(tables, policies, contexts), single, asked, since or 0)
     _tell(rows, tables, said, actions, feedback, as_json=as_json)
@@ -197,20 +194,16 @@ def _newest(
 
 
 def _tables(
-    configured: Stream, history: KeyHistory | None, key: str, *, named: int
+    history: KeyHistory | None, key: str, *, named: int
 ) -> tuple[BlockTables, dict[int, Floats]]:
     """The released tables of a learner, and its policies by their first block.
 
     Of actions; columns that have no name yet, which come after those, are left out.
     """
     from streamdp.core.errors import InvalidConfig
-    from streamdp.core.kinds.feedback import PolicyLearner
 
-    learner, count = configured.learner, len(configured.actions) + configured.table.room
-    assert isinstance(learner, PolicyLearner)
     kept = None if history is None else history.policies
-    cells = len(learner.actions) // count
-    found = None if kept is None else kept.tables(cells, count, named=named)
+    found = None if kept is None else kept.tables(named=named)
     if found is None:
         raise InvalidConfig(
             f"key {word(key)}",

@@ -95,7 +95,7 @@ class Filters:
         if self.taken.columns:
             ordinal = only(headers, LIST_HEADER) or b""
             knew = int(ordinal) if ordinal.isdigit() else None
-            there = self.taken.named(partition, offset, knew)
+            there = self.taken.known(partition, offset, knew)
         mask: Mask | None = (True,) * there
         if given:
             text = (given[0] or b"").decode(errors="replace")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from streamdp.core.errors import InvalidConfig, StateMismatch
-from streamdp.core.events import SPARE
+from streamdp.core.events import SPARE, names_in
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES
 from streamdp.wire.lines import Charge, TakenList
 from streamdp.wire.published import decode_ledger
@@ -49,14 +49,14 @@ class TakenLists:
     @property
     def names(self) -> tuple[str, ...]:
         """The names that columns have, with room."""
-        return tuple(name for name in self.columns if name != SPARE)
+        return names_in(self.columns)
 
     def learner(self, text: str) -> str:
         """A candidate with the stream's spare columns."""
         roomy = self.room and text.partition(":")[0] in FEEDBACK_RECIPES
         return f"{text}:room={self.room}" if roomy else text
 
-    def named(self, partition: int, offset: int, ordinal: int | None) -> int:
+    def known(self, partition: int, offset: int, ordinal: int | None) -> int:
         """How many columns had a name for a request that knew a list; else for its record."""
         known = len(self.columns) - self.room
         for of in self._adding:
@@ -82,7 +82,7 @@ NO_LISTS = TakenLists()
 
 def named_in(line: TakenList) -> int:
     """How many columns have a name by a list: the first ones."""
-    return len(line.actions) - line.actions.count(SPARE)
+    return len(names_in(line.actions))
 
 
 def read_taken_lists(

@@ -25,7 +25,7 @@ import numpy as np
 
 from streamdp.core.arrays import Ints
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.events import SPARE
+from streamdp.core.events import SPARE, names_in
 from streamdp.core.evidence.experiment import Arms
 from streamdp.core.evidence.policy import PARTS, policy_of
 from streamdp.core.releases import Release
@@ -313,7 +313,7 @@ def _as_released(answer: Answer, releases: Sequence[OfRun], log: ShownLog) -> An
 
 def _of_names(replay: FeedbackReplay) -> FeedbackReplay:
     """Without the columns that have no name, which are the last ones."""
-    names = tuple(name for name in replay.actions if name != SPARE)
+    names = names_in(replay.actions)
 
     def of_names(answer: Answer) -> Answer:
         arms, shares, of = answer.arms, answer.shares, slice(len(names))
