@@ -74,7 +74,7 @@ bench: python
 soak: tools
 	STREAMDP_SOAK=$(SOAK) $(BIN)/pytest --timeout 0 tests/lab/test_audit_kinds.py tests/service/test_protocol.py \
 		tests/service/test_lost_tombstones.py tests/service/test_idle.py tests/assembly/test_assemble.py tests/wire/test_formats.py \
-		tests/core/test_ledger.py tests/kafka/test_watched.py $(wildcard tests/*/test_crash*.py)
+		tests/lab/test_bandit_accounts.py tests/kafka/test_watched.py $(wildcard tests/*/test_crash*.py)
 
 broker: python
 	@$(SETUP) broker

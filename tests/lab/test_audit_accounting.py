@@ -5,31 +5,25 @@ The checks are functions that pass on the shipped ledger and fail on each broken
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from streamdp.core.arrays import Ints
 from streamdp.core.errors import BudgetExceeded
-from streamdp.core.ledger import TopicCharges, topic_total
-from streamdp.lab.papers.ledger import Ledger, Levels
+from streamdp.core.ledger import Run, TopicCharges, topic_total
+from streamdp.core.ledger.runs import added
+from streamdp.lab.papers.ledger import Account
 
 
-def charge(ledger: Ledger, start: int, stop: int, epsilon: Fraction) -> bool:
-    """Whether the ledger takes a charge on slots of account 0, in bulk."""
+def taken(account: Account, start: int, stop: int, epsilon: Fraction) -> bool:
+    """Whether an account takes a charge."""
     try:
-        ledger.book(np.array([0]), np.array([start]), np.array([stop]), epsilon=epsilon)
+        account.book(start, stop, epsilon=epsilon)
     except BudgetExceeded:
         return False
     return True
-
-
-def opened(budget: Fraction) -> Ledger:
-    ledger = Ledger(budget)
-    ledger.grow(1)
-    return ledger
 
 
 def filter_is_exact_at_both_ends() -> bool:
@@ -39,20 +33,20 @@ def filter_is_exact_at_both_ends() -> bool:
         (1, 8, True), (7, 9, False), (8, 9, False), (15, 16, False), (15, 17, False),
         (16, 20, True), (1, 40, False),
     ]:  # fmt: skip
-        ledger = opened(Fraction(1))
-        charge(ledger, 8, 16, Fraction(1))
-        good &= charge(ledger, start, stop, Fraction(1, 2)) is fits
+        account = Account(Fraction(1))
+        taken(account, 8, 16, Fraction(1))
+        good &= taken(account, start, stop, Fraction(1, 2)) is fits
     return good
 
 
 def sums_are_exact() -> bool:
     """Three tenths fit 3/10 exactly, and nothing fits on top, however small."""
-    ledger = opened(Fraction(3, 10))
-    taken = [charge(ledger, 1, 9, Fraction(1, 10)) for _ in range(3)]
-    return all(taken) and not charge(ledger, 1, 9, Fraction(1, 10**18))
+    account = Account(Fraction(3, 10))
+    fits = [taken(account, 1, 9, Fraction(1, 10)) for _ in range(3)]
+    return all(fits) and not taken(account, 1, 9, Fraction(1, 10**18))
 
 
-def test_the_shipped_ledger_is_exact() -> None:
+def test_the_shipped_account_is_exact() -> None:
     assert filter_is_exact_at_both_ends()
     assert sums_are_exact()
 
@@ -61,28 +55,26 @@ def test_the_shipped_ledger_is_exact() -> None:
 def test_a_filter_off_by_one_is_caught(
     monkeypatch: pytest.MonkeyPatch, front: int, back: int
 ) -> None:
-    """Booking a slot too few or too many at either end."""
-    book = Ledger.book
+    """Booking an observation too few or too many at either end."""
+    book = Account.book
 
-    def shifted(
-        self: Ledger, accounts: Ints, starts: Ints, stops: Ints, *, epsilon: Fraction
-    ) -> None:
-        first, last = np.maximum(1, starts + front), stops + back
-        some = first < last
-        book(self, accounts[some], first[some], last[some], epsilon=epsilon)
+    def shifted(self: Account, start: int, stop: int, *, epsilon: Fraction) -> None:
+        first, last = max(1, start + front), stop + back
+        if first < last:
+            book(self, first, last, epsilon=epsilon)
 
-    monkeypatch.setattr(Ledger, "book", shifted)
+    monkeypatch.setattr(Account, "book", shifted)
     assert not filter_is_exact_at_both_ends()
 
 
 def test_budgets_added_as_floats_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """0.1 + 0.1 + 0.1 is above 0.3 in floats, and 1 + 1e-18 is not above 1."""
-    id_of = Levels.id_of
 
-    def rounded(self: Levels, total: Fraction) -> int:
-        return id_of(self, Fraction(float(total)))
+    def rounded(runs: Iterable[Run]) -> Iterator[Run]:
+        for run in added(runs):
+            yield run._replace(epsilon=Fraction(float(run.epsilon)))
 
-    monkeypatch.setattr(Levels, "id_of", rounded)
+    monkeypatch.setattr("streamdp.lab.papers.ledger.added", rounded)
     assert not sums_are_exact()
 
 

@@ -96,9 +96,6 @@ class Around:
     def plays(self, slot: int, most: int, chance: Chance) -> Ints:
         return self.course.plays(slot, most, chance)
 
-    def due(self, arm: int) -> int | None:
-        return self.course.due(arm)
-
     def open_from(self, arm: int) -> Sequence[int]:
         return self.course.open_from(arm)
 
@@ -147,10 +144,6 @@ class ResumedTwice(Around):
         (phase,) = self.course.parts(arm)
         released = self.releases >> arm & 1
         return Part(phase.start, phase.start + 1, phase.epsilon) if not released else None
-
-    def due(self, arm: int) -> int | None:
-        begun = self._begun(arm)
-        return self.course.due(arm) if begun is None else begun.start
 
     def parts(self, arm: int) -> Sequence[Part]:
         begun = self._begun(arm)
@@ -320,10 +313,12 @@ def test_does_a_cell_cost_epsilon_whatever_the_experts() -> None:
     assert expert_prices(recipe="experts_converted")[0] == pytest.approx(1)
 
 
-@pytest.mark.parametrize("recipe", ["batched_exp4", "improved_batched_exp4"])
-def test_do_printed_sums_cost_their_share_for_each_expert(recipe: str) -> None:
+@pytest.mark.parametrize(
+    "printed", [{"noise": "printed"}, {"recipe": "improved_batched_exp4"}], ids=str
+)
+def test_do_printed_sums_cost_their_share_for_each_expert(printed: dict[str, str]) -> None:
     """At most N·e₀ in pure terms, which is less than ε for so few experts."""
-    worst, shares = expert_prices(recipe=recipe, noise="printed", delta="1/1000000")
+    worst, shares = expert_prices(ExpertEngine, delta="1/1000000", **printed)
     assert worst <= sum(shares) <= 1
 
 

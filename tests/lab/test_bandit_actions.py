@@ -11,12 +11,12 @@ from streamdp.core.randomness import SeededRandomness
 from streamdp.lab.audit.sampler import chi2
 from streamdp.lab.papers.bandit import BanditEngine
 from streamdp.lab.papers.learners import BANDIT_RECIPES
-from streamdp.lab.papers.learners.lazy_ucb import Optimism
+from streamdp.lab.papers.learners.lazy_ucb import index
 from tests.support.law_of_actions import Law, worst_of_actions
 
 
 def law(epsilon: float, *, steps: int, noise: float = 1.0) -> Law:
-    return Law(Optimism().index, epsilon, second=2, steps=steps, noise=noise)
+    return Law(index, epsilon, second=2, steps=steps, noise=noise)
 
 
 def test_do_seven_actions_tell_almost_epsilon() -> None:

@@ -27,7 +27,7 @@ from streamdp.lab.papers import on_logs
 from streamdp.lab.papers.bandit import BanditEngine
 from streamdp.lab.papers.learners import Bandit
 from streamdp.lab.papers.on_logs import ShownLosses
-from streamdp.lab.papers.play import BanditRun, regret_of, simulate_bandit, steady
+from streamdp.lab.papers.play import BanditRun, simulate_bandit, steady
 from streamdp.lab.papers.registered import PaperLearner
 from tests.support.command_line import run_command
 from tests.support.shown_logs import ACTIONS, MEANS, made_up
@@ -104,7 +104,9 @@ def test_waits_a_rejected_run_for_records_that_show_what_it_plays() -> None:
     for text in LEARNERS:
         records = ShownLosses(log.by_key.of(0, log.slots), len(log.actions))
         learner = bandit(text)
-        run = BanditRun(learner, records, np.random.default_rng(1), log.slots, meet=records.meet)
+        run = BanditRun(
+            learner, records.loss, np.random.default_rng(1), log.slots, meet=records.meet
+        )
         played = run.played()
         taken = records.taken[: len(played)]
         assert (log.played[taken] == played).all()
@@ -122,8 +124,10 @@ def test_is_a_rejected_run_a_live_run() -> None:
     for seed in range(150):
         log = made_up(600, seed=seed, draws=EVEN)
         records = ShownLosses(log.by_key.of(0, log.slots), len(log.actions))
-        run = BanditRun(learner, records, np.random.default_rng(seed), log.slots, meet=records.meet)
-        regrets.append(float(regret_of(world, run.played(), (slots,))[0]))
+        run = BanditRun(
+            learner, records.loss, np.random.default_rng(seed), log.slots, meet=records.meet
+        )
+        regrets.append(float(world.regret_of(run.played(), (slots,))[0]))
     live = simulate_bandit(learner, world, runs=300, horizon=slots)
     error = np.hypot(np.std(regrets) / 150**0.5, live.error)
     assert abs(np.mean(regrets) - live.mean) < 5 * error
@@ -135,19 +139,15 @@ def test_would_records_that_show_another_action_be_noticed() -> None:
     log = made_up(600, seed=1, draws=EVEN)
     records = ShownLosses(log.by_key.of(0, log.slots), len(log.actions))
     records.taken[:] = np.arange(log.slots)
-    played = BanditRun(learner, records, np.random.default_rng(1), log.slots).played()
+    played = BanditRun(learner, records.loss, np.random.default_rng(1), log.slots).played()
     assert (log.played[: len(played)] != played).any()
 
 
 @pytest.mark.parametrize(
     ("learners", "logged", "said"),
     [
-        (
-            ("policy_blocks", "lazy_ucb"),
-            "propensities",
-            "end by the count of what a learner itself",
-        ),
-        (("lazy_ucb",), "service", "end by the count of what a learner itself"),
+        (("policy_blocks", "lazy_ucb"), "propensities", "end by the count of what a learner"),
+        (("lazy_ucb",), "service", "end by the count of what a learner"),
         (("batched_exp4",), "auto", "learners: unknown"),
     ],
 )

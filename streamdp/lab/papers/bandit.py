@@ -17,21 +17,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from math import isfinite, nan
+from math import nan
 
 import numpy as np
 
 from streamdp.core import calibration
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.engine.arguments import check_action, check_randomness
-from streamdp.core.errors import InvalidConfig
-from streamdp.core.grid import UNIT
+from streamdp.core.errors import InvalidConfig, refuse
+from streamdp.core.grid import NULL, UNIT, centred_gain
 from streamdp.core.ledger import Run
 from streamdp.core.noise import discrete_laplace
 from streamdp.core.randomness import Purpose, Randomness
-from streamdp.lab.papers.arguments import check_learner
 from streamdp.lab.papers.learners import Bandit, Part
-from streamdp.lab.papers.ledger import Ledger
+from streamdp.lab.papers.ledger import Account
 from streamdp.lab.papers.numbered_draws import NumberedDraws
 from streamdp.lab.papers.part_sums import PartSums
 
@@ -77,7 +76,8 @@ class BanditEngine:
         randomness: Randomness,
         stream: str = "bandit",
     ) -> None:
-        check_learner(learner, Bandit, recipe='lazy_ucb(actions=…, epsilon="0.5")')
+        example = 'lazy_ucb(actions=…, epsilon="0.5")'
+        check_type("learner", learner, Bandit, f"what a recipe makes, such as {example}")
         check_randomness(randomness)
         if (budget is None) != (learner.charge is None):
             expected = "a budget, and None for a learner that is not private"
@@ -91,13 +91,10 @@ class BanditEngine:
         self._arms = {name: arm for arm, name in enumerate(learner.actions)}
         self._course = learner.begin()
         self._draws = NumberedDraws(randomness, stream)
-        self._entered = [0] * len(learner.actions)
         self._sums = [PartSums(0) for _ in learner.actions]
-        self._ledger = None if exact is None else Ledger(exact)
-        if self._ledger is not None:
-            self._ledger.grow(len(learner.actions))
-        self._course.begin_slot(1, self._entered)
+        self._accounts = {} if exact is None else {name: Account(exact) for name in self._arms}
         self._playing: int | None = None
+        self._begin_slot()
 
     def __repr__(self) -> str:
         """Show the position, never the content."""
@@ -116,8 +113,7 @@ class BanditEngine:
         arm = None if action is None else self._arms.get(action)
         releases = [] if arm is None else self._enter(arm, on_grid(loss))
         self.slot += 1
-        self._playing = None
-        self._course.begin_slot(self.slot, self._entered)
+        self._begin_slot()
         return releases
 
     def observe_all(self, records: Iterable[tuple[str | None, object]]) -> list[BanditRelease]:
@@ -126,31 +122,26 @@ class BanditEngine:
 
     def spent(self, action: str, observation: int) -> Fraction:
         """What one observation of an action was charged in total."""
-        if action not in self._arms:
-            expected = f"one of {', '.join(self._arms)}"
-            raise InvalidConfig("action", "unknown", expected=expected, got=repr(action))
-        if self._ledger is None:
-            return Fraction(0)
-        return self._ledger.spent(self._arms[action], observation)
+        check_action(action, self._arms)
+        account = self._accounts.get(action)
+        return Fraction(0) if account is None else account.spent(observation)
 
     def accounts(self) -> Mapping[str, list[Run]]:
-        """The charges of each action's observations, as runs."""
-        ledger = self._ledger
-        if ledger is None:
-            return {}
-        return {name: list(ledger.export(arm)) for name, arm in self._arms.items()}
+        """The charges of each action's observations, as runs; none without privacy."""
+        return {name: list(account.runs) for name, account in self._accounts.items()}
+
+    def _begin_slot(self) -> None:
+        self._playing = None
+        self._course.begin_slot(self.slot, [sums.count for sums in self._sums])
 
     def _enter(self, arm: int, units: int) -> list[BanditRelease]:
-        due = self._course.due(arm)
-        if due is None:
+        parts, sums = self._course.parts(arm), self._sums[arm]
+        if not parts:
             return []
-        sums = self._sums[arm]
         sums.keep(self._course.open_from(arm))
         sums.add(units)
-        self._entered[arm] += 1
-        if self._entered[arm] < due:
+        if sums.count + 1 < parts[0].stop:
             return []
-        parts = self._course.parts(arm)
         releases = [self._released(arm, part, sums.between(part)) for part in parts]
         losses = [release.units / UNIT for release in releases]
         self._course.released(self.slot, arm, losses, self._draws.chance(Purpose.RESAMPLE))
@@ -158,23 +149,26 @@ class BanditEngine:
 
     def _released(self, arm: int, part: Part, units: int) -> BanditRelease:
         """Book the charge, then draw."""
+        name = self.learner.actions[arm]
         if part.epsilon is not None:
-            if self._ledger is None:
+            if name not in self._accounts:
                 expected = "none from a learner that is not private"
                 got = part.epsilon
                 raise InvalidConfig("learner", "a charge", expected=expected, got=got)
-            ends = np.array([part.start]), np.array([part.stop])
-            self._ledger.book(np.array([arm]), *ends, epsilon=part.epsilon)
+            self._accounts[name].book(part.start, part.stop, epsilon=part.epsilon)
             scale = calibration.laplace_scale(calibration.SUMS_SENSITIVITY, part.epsilon) * UNIT
             units += int(discrete_laplace(scale, self._draws.bits(Purpose.NOISE))[0])
-        name = self.learner.actions[arm]
         return BanditRelease(arm, name, part.start, part.stop, self.slot, part.epsilon, units)
+
+
+def check_type(where: str, given: object, kind: type, expected: str) -> None:
+    """Refuse what a program mixed up, such as a recipe's name in place of a learner."""
+    if not isinstance(given, kind):
+        refuse(where, f"no {where} for this engine", expected, type(given).__name__)
 
 
 def on_grid(loss: object) -> int:
     """A loss as an integer of the grid; 1/2 for anything that is not a number (P1).
-
-    What `grid.as_float32` and `grid.quantise` make of a row of one loss, without arrays.
 
     >>> on_grid(0.5), on_grid(7.0), on_grid(float("nan")), on_grid("x")
     (524288, 1048576, 524288, 524288)
@@ -183,6 +177,4 @@ def on_grid(loss: object) -> int:
         number = float(loss) if isinstance(loss, int | float | np.floating | np.integer) else nan
     except OverflowError:  # an int beyond every float
         number = nan
-    if not isfinite(number):
-        return UNIT // 2
-    return round(float(np.float32(min(max(number, 0.0), 1.0))) * UNIT)
+    return NULL - centred_gain(number)

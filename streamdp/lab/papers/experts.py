@@ -23,8 +23,7 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.core.grid import UNIT
 from streamdp.core.noise import discrete_laplaces
 from streamdp.core.randomness import Purpose, Randomness
-from streamdp.lab.papers.arguments import check_choice, check_learner
-from streamdp.lab.papers.bandit import on_grid
+from streamdp.lab.papers.bandit import check_type, on_grid
 from streamdp.lab.papers.learners.bases import drawn
 from streamdp.lab.papers.learners.experts import (
     PARTS,
@@ -79,7 +78,8 @@ class ExpertEngine:
         randomness: Randomness,
         stream: str = "experts",
     ) -> None:
-        check_learner(learner, ExpertLearner, recipe="batched_exp4(actions=…, experts=2, …)")
+        example = "batched_exp4(actions=…, experts=2, …)"
+        check_type("learner", learner, ExpertLearner, f"what a recipe makes, such as {example}")
         check_randomness(randomness)
         if (exact := parse_epsilon(budget, "budget")) < learner.charge:
             expected = f"at least what {learner.name} charges, {learner.charge}"
@@ -107,7 +107,7 @@ class ExpertEngine:
 
     def observe(self, choice: ExpertChoice, loss: object) -> ExpertRelease | None:
         """Enter the loss of a choice; return the batch's release if this was its last one."""
-        check_choice(choice, ExpertChoice)
+        check_type("choice", choice, ExpertChoice, "what `choose` returned")
         if choice.batch != self.batch:
             return None
         cells = self._course.cells(choice.advice, choice.chances, self._arms[choice.action])
@@ -134,7 +134,7 @@ class ExpertEngine:
             units[cell] = self._sums.get(cell, 0) + drawn_noise
         sums = {cell: value / (UNIT * PARTS) for cell, value in units.items()}
         self._course.released(sums, self._draws.chance(Purpose.RESAMPLE))
-        told_of = tuple(self._advice)
-        release = ExpertRelease(self.batch, self.learner.charge, self.learner.delta, told_of, units)
+        advice = tuple(self._advice)
+        release = ExpertRelease(self.batch, self.learner.charge, self.learner.delta, advice, units)
         self.batch, self._sums, self._advice = self.batch + 1, {}, []
         return release

@@ -45,12 +45,7 @@ def _check_value(bandit: Bandit) -> None:
     """Promise 1."""
     require(bandit.name in BANDIT_RECIPES, "a recipe that is registered", bandit)
     again = bandit_of(config_of(bandit), actions=bandit.actions)
-    same = (again.name, again.options, again.charge) == (
-        bandit.name,
-        bandit.options,
-        bandit.charge,
-    )
-    require(same, "options, read back, give an equal learner", bandit)
+    require(again == bandit, "options, read back, give an equal learner", bandit)
 
 
 def _run(bandit: Bandit) -> list[BanditRelease]:

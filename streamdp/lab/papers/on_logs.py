@@ -20,12 +20,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.random import Generator, default_rng  # noqa: TID251 - plays of a replay: no secret
 
-from streamdp.core.arrays import Ints
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.grid import UNIT
 from streamdp.lab.common.answer import Answer, Charge, Shares, Trajectory
@@ -37,7 +38,7 @@ from streamdp.lab.offpolicy.estimators import over_seeds
 from streamdp.lab.offpolicy.exact import KeySlots
 from streamdp.lab.offpolicy.rejection import POINTS, answer_of
 from streamdp.lab.papers.learners import Bandit
-from streamdp.lab.papers.play import BanditRun, WrittenLosses
+from streamdp.lab.papers.play import BanditRun
 
 MOST_BYTES = 1 << 31
 """Bytes of a key's losses, which are held at once."""
@@ -57,20 +58,20 @@ def play_losses(
         raise InvalidConfig(name, f"{what} memory", expected=expected, got=f"{size:,}")
     marks, begins = _marks(longest), begins_of(longest_first(counts), counts)
     regrets, least = np.zeros((len(bench.seeds), len(marks))), np.zeros(len(marks))
-    shown, charge = [], _Charge(learner)
+    shown, booked = [], []
     for row, (begin, count) in enumerate(zip(begins.tolist(), counts.tolist(), strict=True)):
-        table = WrittenLosses(slots.losses[begin : begin + count] / UNIT)
+        lost: Floats = slots.losses[begin : begin + count] / UNIT
         let_go(slots.losses)
-        least += table.least(np.minimum(marks, count).tolist())
+        least += np.cumsum(lost, axis=0)[np.minimum(marks, count) - 1].min(axis=1)
         for at, seed in enumerate(bench.seeds):
-            run = BanditRun(learner, table, _generator(seed, row), count)
+            run = BanditRun(learner, partial(_lost, lost), _generator(seed, row), count)
             played = run.played()
-            own = np.cumsum(table.written[np.arange(len(played)), played])
+            own = np.cumsum(lost[np.arange(len(played)), played])
             regrets[at] += own[np.minimum(marks, len(own)) - 1]
             if row == counts.argmax():
                 shown.append(played)
             if not at:
-                charge.add(run, len(played))
+                booked.append((run.releases, run.charged, len(played)))
     regrets -= least
     rewards = 1 - (regrets[:, -1] + least[-1]) / counts.sum()
     return Answer(
@@ -79,10 +80,15 @@ def play_losses(
         rewards=rewards,
         course=Trajectory.of_runs(marks, regrets),
         shares=_shares(shown, marks, K),
-        charge=charge.total(),
+        charge=_charge(learner, booked),
         runs=len(regrets),
         regret=regrets[:, -1],
     )
+
+
+def _lost(table: Floats, arm: int, slots: Ints, generator: Generator) -> float:
+    """An arm's total loss at some slots, of a table of slots × arms."""
+    return float(table[slots, arm].sum())
 
 
 def _marks(longest: int) -> Ints:
@@ -103,39 +109,17 @@ def _shares(shown: Sequence[Ints], marks: Ints, arms: int) -> Shares:
     starts = np.concatenate([[0], ends[:-1]])
     shares = np.full((len(ends), arms), 1 / arms)
     if fewest:
-        shares = np.mean(
-            [
-                np.stack(
-                    [
-                        np.bincount(played[first:end], minlength=arms) / (end - first)
-                        for first, end in zip(starts.tolist(), ends.tolist(), strict=True)
-                    ]
-                )
-                for played in shown
-            ],
-            axis=0,
-        )
+        played = np.stack([plays[: ends[-1]] for plays in shown])[:, :, None] == np.arange(arms)
+        counts = np.add.reduceat(played, starts, axis=1, dtype=np.int64)
+        shares = (counts / (ends - starts)[:, None]).mean(axis=0)
     return Shares(starts + 1, shares)
 
 
-class _Charge:
-    """The charges of one seed's runs, together."""
-
-    def __init__(self, learner: Bandit) -> None:
-        self._epsilon = learner.charge
-        self._releases = self._charged = self._slots = 0
-
-    def add(self, run: BanditRun, slots: int) -> None:
-        """Add a key's run over its slots."""
-        self._releases += run.releases
-        self._charged += run.charged
-        self._slots += slots
-
-    def total(self) -> Charge:
-        """The charge on any released observation."""
-        epsilon = self._epsilon if self._charged else Fraction(0)
-        open_slots = self._slots - self._charged
-        return Charge(epsilon, self._releases, self._charged, open_slots)
+def _charge(learner: Bandit, booked: Sequence[tuple[int, int, int]]) -> Charge:
+    """What the keys' runs are charged under one seed; of each its releases, charges and slots."""
+    releases, charged, slots = np.sum(booked, axis=0).tolist()
+    epsilon = learner.charge if charged else Fraction(0)
+    return Charge(epsilon, releases, charged, slots - charged)
 
 
 # -- uniform draws -------------------------------------------------------------------------------
@@ -147,30 +131,29 @@ def play_draws(
     """Play a learner under each seed, on the records that show what it plays."""
     counts, met = log.counts, held((len(bench.seeds), log.slots), np.bool_)
     begins = begins_of(longest_first(counts), counts)
-    shown, charge = [], _Charge(learner)
+    shown, booked = [], []
     for row, (begin, count) in enumerate(zip(begins.tolist(), counts.tolist(), strict=True)):
         own = records.of(begin, begin + count)
         for at, seed in enumerate(bench.seeds):
             met_by = ShownLosses(own, len(log.actions))
-            run = BanditRun(learner, met_by, _generator(seed, row), count, meet=met_by.meet)
+            run = BanditRun(learner, met_by.loss, _generator(seed, row), count, meet=met_by.meet)
             played = run.played()
             met[at, own.place[met_by.taken[: len(played)]]] = True
             if row == counts.argmax():
                 shown.append(played)
             if not at:
-                charge.add(run, len(played))
+                booked.append((run.releases, run.charged, len(played)))
         let_go(met)
     shares = _shares(shown, _marks(max(1, min(len(plays) for plays in shown))), len(log.actions))
-    return answer_of(cell, log, met, shares=shares, charge=charge.total())
+    return answer_of(cell, log, met, shares=shares, charge=_charge(learner, booked))
 
 
 class ShownLosses:
     """A key's records as losses: each slot is the next record that shows the play."""
 
-    __slots__ = ("_lost", "_shown", "arms", "taken")
+    __slots__ = ("_lost", "_shown", "taken")
 
     def __init__(self, records: KeyRecords, arms: int) -> None:
-        self.arms = arms
         self._shown = [np.flatnonzero(records.played == arm).tolist() for arm in range(arms)]
         self._lost = 0.5 - records.gain / UNIT
         self.taken = np.zeros(len(records.gain), dtype=np.int64)  # by slot: the record's index

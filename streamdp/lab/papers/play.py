@@ -11,8 +11,8 @@ Their phases end by an arm's own count, not by the slots of a key, so the player
    rows; Hybrid-UCB's tree is implemented a second time for rows, and a test compares it with the
    shipped course, play by play.
 
-Noise is discrete Laplace of the shipped scales on the shipped grid, from numpy's generator: it
-protects nothing, which is right for made-up data.
+Noise is discrete Laplace of the shipped scales on the shipped grid (continuous in Hybrid-UCB's
+rows), from numpy's generator: it protects nothing, which is right for made-up data.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import log2, sqrt
-from typing import Protocol
 
 import numpy as np
 from numpy.random import Generator, default_rng  # noqa: TID251 - losses are made up: no secret
@@ -31,7 +30,7 @@ from streamdp.core.grid import UNIT
 from streamdp.lab.common.answer import standard_error
 from streamdp.lab.papers.learners import Bandit, Course, ExpertCourse, ExpertLearner
 from streamdp.lab.papers.learners.bandit import Chance
-from streamdp.lab.papers.learners.bases import drawn
+from streamdp.lab.papers.learners.bases import Base, drawn
 from streamdp.lab.papers.learners.converted import Conversion, conversion_of
 from streamdp.lab.papers.learners.experts import PARTS
 from streamdp.lab.papers.part_sums import PartSums
@@ -47,48 +46,8 @@ _REPORTED = 4096
 # -- losses --------------------------------------------------------------------------------------
 
 
-class Losses(Protocol):
-    """The losses of one run; slots are numbered from 0."""
-
-    @property
-    def arms(self) -> int:
-        """The number of arms."""
-        ...
-
-    def loss(self, arm: int, slots: Ints, generator: Generator) -> float:
-        """The arm's total loss at these slots; each slot may be asked for only once."""
-        ...
-
-
-class BanditWorld(Losses, Protocol):
-    """The losses of many runs, and what they cost."""
-
-    def losses(self, arms: Ints, first: int, stop: int, generator: Generator) -> Floats:
-        """The losses of some runs in the slots [first, stop), each run playing its own arm."""
-        ...
-
-    def cost(self, arms: Ints, first: int, stop: int) -> Floats:
-        """The cost of some runs in the slots [first, stop), each run playing its own arm."""
-        ...
-
-    def costs(self, played: Ints) -> Floats:
-        """The cost of each slot of one run."""
-        ...
-
-    def least(self, marks: Sequence[int]) -> Floats:
-        """The yardstick's cost over the first slots; regret is the rest."""
-        ...
-
-
-def regret_of(world: BanditWorld, played: Ints, marks: Sequence[int]) -> Floats:
-    """The regret of one run after each of the given numbers of slots.
-
-    >>> world = WorldLosses(World("two", (0.5, 0.75)))
-    >>> regret_of(world, np.array([0, 1, 1]), [1, 3]).tolist()
-    [0.0, 0.5]
-    """
-    regret: Floats = np.cumsum(world.costs(played))[np.asarray(marks) - 1] - world.least(marks)
-    return regret
+Losses = Callable[[int, Ints, Generator], float]
+"""An arm's total loss at some slots of one run, numbered from 0; a slot is asked for only once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +56,6 @@ class WorldLosses:
 
     world: World
     horizon: int = 1
-
-    @property
-    def arms(self) -> int:
-        """The number of arms."""
-        return self.world.actions
 
     def loss(self, arm: int, slots: Ints, generator: Generator) -> float:
         """One draw for each phase."""
@@ -118,63 +72,27 @@ class WorldLosses:
             total += self.world.lost(counts, self.world.table[phase, arms], generator)
         return total
 
-    def cost(self, arms: Ints, first: int, stop: int) -> Floats:
-        """The gaps of these slots."""
-        parts = self.world.parts(range(first, stop), self.horizon)
+    def regret(self, arms: Ints, first: int, stop: int) -> Floats:
+        """What each run's arm loses more than the yardstick in the slots [first, stop)."""
         total = np.zeros(len(arms))
-        for phase, count in parts:
+        for phase, count in self.world.parts(range(first, stop), self.horizon):
             total += count * self.world.gaps[phase, arms]
         return total
 
-    def costs(self, played: Ints) -> Floats:
-        """The gap of each slot."""
-        phases = self.world.phases_of(np.arange(len(played)), self.horizon)
-        gaps: Floats = self.world.gaps[phases, played]
-        return gaps
+    def regret_of(self, played: Ints, marks: Sequence[int]) -> Floats:
+        """The regret of one run after each of the given numbers of slots.
 
-    def least(self, marks: Sequence[int]) -> Floats:
-        """0: gaps are regret already."""
-        return np.zeros(len(marks))
+        >>> WorldLosses(World("two", (0.5, 0.75))).regret_of(np.array([0, 1, 1]), [1, 3]).tolist()
+        [0.0, 0.5]
+        """
+        phases = self.world.phases_of(np.arange(len(played)), self.horizon)
+        so_far: Floats = np.cumsum(self.world.gaps[phases, played])[np.asarray(marks) - 1]
+        return so_far
 
 
 def steady(rewards: Sequence[float]) -> WorldLosses:
     """Rewards of 0 or 1 whose means never change."""
     return WorldLosses(World.of_rewards("steady", rewards))
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenLosses:
-    """Losses that an adversary has written down beforehand: slots × arms."""
-
-    written: Floats
-
-    @property
-    def arms(self) -> int:
-        """The number of arms."""
-        return len(self.written[0])
-
-    def loss(self, arm: int, slots: Ints, generator: Generator) -> float:
-        """The sum of the table's entries."""
-        return float(self.written[slots, arm].sum())
-
-    def losses(self, arms: Ints, first: int, stop: int, generator: Generator) -> Floats:
-        """One arm's losses for each run."""
-        return self.cost(arms, first, stop)
-
-    def cost(self, arms: Ints, first: int, stop: int) -> Floats:
-        """The losses themselves."""
-        sums: Floats = self.written[first:stop].sum(axis=0)[arms]
-        return sums
-
-    def costs(self, played: Ints) -> Floats:
-        """The loss of each slot."""
-        own: Floats = self.written[np.arange(len(played)), played]
-        return own
-
-    def least(self, marks: Sequence[int]) -> Floats:
-        """The loss of the best fixed arm over the first slots."""
-        totals: Floats = np.cumsum(self.written, axis=0)[np.asarray(marks) - 1].min(axis=1)
-        return totals
 
 
 # -- chance and noise ----------------------------------------------------------------------------
@@ -217,8 +135,7 @@ def laplace(epsilon: Fraction | None, generator: Generator) -> float:
 class BanditOutcome:
     """The regret of one learner in one world: by run, at several numbers of slots (`marks`)."""
 
-    learner: str
-    marks: tuple[int, ...]
+    marks: Sequence[int]
     regrets: Floats  # runs × marks
 
     @property
@@ -238,7 +155,7 @@ class BanditOutcome:
 
 def simulate_bandit(
     learner: Bandit,
-    world: BanditWorld,
+    world: WorldLosses,
     *,
     runs: int,
     horizon: int,
@@ -251,49 +168,48 @@ def simulate_bandit(
 
     `progress` is called with the number of finished runs.
     """
-    at = tuple(marks) or (horizon,)
+    at = marks or (horizon,)
     first = (seed,) if isinstance(seed, int) else tuple(seed)
-    conversion = conversion_in_rows(learner)
-    if conversion is not None and not delay:
-        tally = RegretTally(world, at, runs)
-        chance = NumpyChance(default_rng((*first, runs)))
-        play_converted(learner, conversion, world, tally, runs=runs, horizon=horizon, chance=chance)
+    base = None if delay else base_in_rows(learner, runs=runs, horizon=horizon)
+    if base is not None:
+        tally, chance = RegretTally(world, at, runs), NumpyChance(default_rng((*first, runs)))
+        play_converted(*base, world, tally, horizon=horizon, chance=chance)
         progress(runs)
-        return BanditOutcome(str(learner), at, tally.regrets)
+        return BanditOutcome(at, tally.regrets)
     regrets = np.empty((runs, len(at)))
     for run in range(runs):
-        played = BanditRun(
-            learner, world, default_rng((*first, run)), horizon, delay=delay
-        ).played()
-        regrets[run] = regret_of(world, played, at)
+        generator = default_rng((*first, run))
+        played = BanditRun(learner, world.loss, generator, horizon, delay=delay).played()
+        regrets[run] = world.regret_of(played, at)
         progress(run + 1)
-    return BanditOutcome(str(learner), at, regrets)
+    return BanditOutcome(at, regrets)
 
 
 def simulate_hybrid(
     epsilons: Sequence[Fraction],
-    world: BanditWorld,
+    world: WorldLosses,
     *,
     runs: int,
     horizon: int,
     seed: Sequence[int],
     marks: Sequence[int] = (),
-    more: int = 0,
     progress: Callable[[int], None] = lambda slot: None,
 ) -> list[BanditOutcome]:
-    """Simulate many runs of Hybrid-UCB at several ε, side by side; `progress` gets the slot.
-
-    `more`: 0 is the shipped tree; 1 has the noise of one more level, as in a reference.
-    """
-    at, generator = tuple(marks) or (horizon,), default_rng(tuple(seed))
+    """Simulate many runs of Hybrid-UCB at several ε, side by side; `progress` gets the slot."""
+    at, generator = marks or (horizon,), default_rng(tuple(seed))
     every = np.repeat([float(epsilon) for epsilon in epsilons], runs)
-    trees = Trees(every, world.arms, horizon=horizon, more=more)
-    tally = RegretTally(world, at, len(every))
-    play_hybrid(trees, world, tally, horizon=horizon, generator=generator, progress=progress)
-    return [
-        BanditOutcome(f"hybrid_ucb(epsilon={epsilon})", at, regrets)
-        for epsilon, regrets in zip(epsilons, np.split(tally.regrets, len(epsilons)), strict=True)
-    ]
+    trees, tally = (
+        Trees(every, world.world.actions, horizon=horizon),
+        RegretTally(world, at, len(every)),
+    )
+    for slot in range(horizon):
+        if not slot % _REPORTED:
+            progress(slot)
+        arms = trees.play(slot + 1)
+        tally.add(arms, slot, slot + 1)
+        rewards = 1 - world.losses(arms, slot, slot + 1, generator)
+        trees.learn(arms, rewards, generator.laplace(size=len(arms)))
+    return [BanditOutcome(at, regrets) for regrets in np.split(tally.regrets, len(epsilons))]
 
 
 class BanditRun:
@@ -302,22 +218,21 @@ class BanditRun:
     def __init__(
         self,
         learner: Bandit,
-        world: Losses,
+        loss: Losses,
         generator: Generator,
         horizon: int,
         *,
         delay: int = 0,
         meet: Callable[[int, Ints], Ints] = lambda slot, plays: plays,
     ) -> None:
-        self.world, self.generator, self.delay = world, generator, delay
+        self.loss, self.generator, self.delay = loss, generator, delay
         self._meet = meet  # which of these plays the log can answer; an empty array ends the run
         self.releases = self.charged = 0  # observations in some released part
-        self._charged_to = [1] * world.arms
+        self._charged_to = [1] * len(learner.actions)
         self.course: Course = learner.begin()
         self.chance: Chance = NumpyChance(generator)
         self.arms = np.zeros(horizon, dtype=np.int32)
-        self.entered = [0] * world.arms
-        self.sums = [PartSums(0.0) for _ in range(world.arms)]
+        self.sums = [PartSums(0.0) for _ in learner.actions]
         self._credited = 0  # number of played slots that the learner knows
         self._chunk = _FIRST_CHUNK
 
@@ -325,7 +240,7 @@ class BanditRun:
         """The arms of all slots that were played."""
         slot, horizon = 0, len(self.arms)
         while slot < horizon:
-            self.course.begin_slot(slot + 1, self.entered)
+            self.course.begin_slot(slot + 1, [sums.count for sums in self.sums])
             most = min(horizon - slot, self._chunk)
             plays = self._meet(slot, self.course.plays(slot + 1, most, self.chance))
             if not len(plays):
@@ -347,11 +262,9 @@ class BanditRun:
         """The first slot before `until` whose observation ends a part."""
         window = self.arms[self._credited : until]
         first: int | None = None
-        for arm in range(self.world.arms):
-            due = self.course.due(arm)
-            if due is None:
-                continue
-            missing = due - self.entered[arm]
+        for arm, sums in enumerate(self.sums):
+            parts = self.course.parts(arm)
+            missing = parts[0].stop - 1 - sums.count if parts else len(window) + 1
             if missing <= len(window):
                 places = np.flatnonzero(window == arm)
                 if len(places) >= missing:
@@ -362,15 +275,11 @@ class BanditRun:
     def _credit(self, until: int) -> None:
         """Enter the losses that are known before this slot."""
         window = self.arms[self._credited : until]
-        for arm in range(self.world.arms):
-            if self.course.due(arm) is None:
-                continue
+        for arm, sums in enumerate(self.sums):
             slots = np.flatnonzero(window == arm) + self._credited
-            if len(slots):
-                self.sums[arm].keep(self.course.open_from(arm))
-                lost = self.world.loss(arm, slots, self.generator)
-                self.sums[arm].add(lost, observations=len(slots))
-                self.entered[arm] += len(slots)
+            if len(slots) and self.course.parts(arm):
+                sums.keep(self.course.open_from(arm))
+                sums.add(self.loss(arm, slots, self.generator), observations=len(slots))
         self._credited = until
 
     def _release(self, slot: int, arm: int) -> None:
@@ -416,7 +325,7 @@ def simulate_experts(
                 }
                 course.released(noisy, chance)
         regrets[run] = total - experts
-    return BanditOutcome(str(learner), (len(losses),), regrets)
+    return BanditOutcome((len(losses),), regrets)
 
 
 def _advised(
@@ -450,60 +359,48 @@ def _advised(
 class RegretTally:
     """The regret of some runs at some marks, counted during play."""
 
-    def __init__(self, world: BanditWorld, marks: Sequence[int], runs: int) -> None:
+    def __init__(self, world: WorldLosses, marks: Sequence[int], runs: int) -> None:
         self._world, self._marks, self._next = world, marks, 0
         self._so_far = np.zeros(runs)
-        self.regrets = np.tile(-world.least(marks), (runs, 1))
+        self.regrets = np.empty((runs, len(marks)))
 
     def add(self, arms: Ints, first: int, stop: int) -> None:
         """Count each run's arm in the slots [first, stop)."""
         while self._next < len(self._marks) and self._marks[self._next] <= stop:
-            until = self._world.cost(arms, first, self._marks[self._next])
-            self.regrets[:, self._next] += self._so_far + until
+            until = self._world.regret(arms, first, self._marks[self._next])
+            self.regrets[:, self._next] = self._so_far + until
             self._next += 1
-        self._so_far += self._world.cost(arms, first, stop)
+        self._so_far += self._world.regret(arms, first, stop)
 
 
-def conversion_in_rows(learner: Bandit) -> Conversion | None:
-    """How a converted learner cuts batches, if its base runs for one horizon."""
+def base_in_rows(learner: Bandit, *, runs: int, horizon: int) -> tuple[Conversion, Base] | None:
+    """How a converted learner cuts batches, and its base, if that runs for one horizon."""
     options = dict(learner.options)
-    if learner.name != "converted":
-        return None
-    if options["base"] != "htinf" and options["horizon"] == "none":
+    if learner.name != "converted" or (options["base"] != "htinf" and options["horizon"] == "none"):
         return None  # its horizon doubles
-    return conversion_of(
-        Fraction(options["epsilon"]),
-        base=options["base"],
-        tau=options["tau"],
-        constants=options["constants"],
-        sigma=options["sigma"],
-        eta=options["eta"],
-        gamma=options["gamma"],
-    )
+    tuned = options.pop("horizon")
+    conversion = conversion_of(Fraction(options.pop("epsilon")), **options)
+    slots = horizon if tuned == "none" else int(tuned)
+    return conversion, conversion.begun(rows=runs, actions=len(learner.actions), horizon=slots)
 
 
 def play_converted(
-    learner: Bandit,
     conversion: Conversion,
-    world: BanditWorld,
+    base: Base,
+    world: WorldLosses,
     tally: RegretTally,
     *,
-    runs: int,
     horizon: int,
     chance: NumpyChance,
 ) -> None:
     """Play batch by batch; the last batch may be cut short, and is then not released."""
-    tuned = dict(learner.options)["horizon"]
-    base = conversion.begun(
-        rows=runs, actions=world.arms, horizon=horizon if tuned == "none" else int(tuned)
-    )
     tau = conversion.tau
     for first in range(0, horizon, tau):
         arms, stop = base.draw(chance), min(first + tau, horizon)
         tally.add(arms, first, stop)
         if stop == first + tau:
             lost = world.losses(arms, first, stop, chance.generator)
-            noise = laplaces(conversion.epsilon, runs, chance.generator)
+            noise = laplaces(conversion.epsilon, len(arms), chance.generator)
             base.learn(arms, (lost + noise) / tau, chance)
 
 
@@ -511,16 +408,13 @@ def play_converted(
 
 
 class Trees:
-    """Hybrid-UCB's arrays and trees, a row for each run; runs may have different budgets.
+    """Hybrid-UCB's arrays and trees, a row for each run; runs may have different budgets."""
 
-    A node is released with Lap(2(r + `more`)/ε), `more` being 0 as shipped: the root is the array.
-    """
-
-    def __init__(self, epsilons: Floats, actions: int, *, horizon: int, more: int = 0) -> None:
+    def __init__(self, epsilons: Floats, actions: int, *, horizon: int) -> None:
         rows, self._actions = len(epsilons), actions
         unknown = list(range(actions))
         self._order = [unknown.pop(slot % len(unknown)) for slot in range(actions)]
-        self._epsilon, self._more = epsilons, more
+        self._epsilon = epsilons
         self._first = np.arange(rows) * actions  # the cell of each run's first arm
         cells, depth = rows * actions, horizon.bit_length() + 1
         self._count = np.zeros(cells, dtype=np.int64)
@@ -566,7 +460,7 @@ class Trees:
         below = self._levels < low[:, None]
         exact = rewards + (self._exact[cells] * below).sum(axis=1)
         whole = low == level
-        scale = np.where(whole, 2, 2 * (level + self._more)) / self._epsilon
+        scale = np.where(whole, 2, 2 * level) / self._epsilon  # the root is the array
         noisy = exact + noise * scale
         for kept, leaf in ((self._nodes, noisy), (self._exact, exact)):
             own = np.where(below | whole[:, None], 0.0, kept[cells])
@@ -575,22 +469,3 @@ class Trees:
         self._closed[cells] += np.where(whole, noisy, 0.0)
         self._level[cells] += whole
         self._place[cells] = np.where(whole, 0, place)
-
-
-def play_hybrid(
-    trees: Trees,
-    world: BanditWorld,
-    tally: RegretTally,
-    *,
-    horizon: int,
-    generator: Generator,
-    progress: Callable[[int], None] = lambda slot: None,
-) -> None:
-    """Play slot by slot."""
-    for slot in range(horizon):
-        if not slot % _REPORTED:
-            progress(slot)
-        arms = trees.play(slot + 1)
-        tally.add(arms, slot, slot + 1)
-        rewards = 1 - world.losses(arms, slot, slot + 1, generator)
-        trees.learn(arms, rewards, generator.laplace(size=len(arms)))

@@ -39,26 +39,10 @@ class PaperLearner:
     """One of the papers' learners, whose phases end by an action's own count."""
 
     bandit: Bandit
-
-    @property
-    def name(self) -> str:
-        """The recipe."""
-        return self.bandit.name
-
-    @property
-    def options(self) -> tuple[tuple[str, str], ...]:
-        """Those of the recipe."""
-        return self.bandit.options
-
-    @property
-    def charge(self) -> Fraction | None:
-        """The charge of an observation; None: not private."""
-        return self.bandit.charge
-
-    @property
-    def slots_a_second(self) -> float:
-        """About how many slots of a log of losses are played in a second."""
-        return _RELEASED_A_SECOND if self.name in _OFTEN else _SLOTS_A_SECOND
+    name: str
+    options: tuple[tuple[str, str], ...]
+    charge: Fraction | None
+    slots_a_second: float  # of a log of losses, about
 
     def simulated(
         self,
@@ -102,7 +86,9 @@ class PaperLearner:
 def _registered(recipe: Callable[..., Bandit]) -> Callable[..., PaperLearner]:
     @wraps(recipe)
     def made(**options: object) -> PaperLearner:
-        return PaperLearner(recipe(**options))
+        bandit = recipe(**options)
+        speed = _RELEASED_A_SECOND if bandit.name in _OFTEN else _SLOTS_A_SECOND
+        return PaperLearner(bandit, bandit.name, bandit.options, bandit.charge, speed)
 
     return made
 

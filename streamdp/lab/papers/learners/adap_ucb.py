@@ -10,51 +10,34 @@ Reference: Azize & Basu 2022, AdaP-UCB and AdaP-KLUCB
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from math import log
 
 import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.calibration import parse_epsilon
-from streamdp.core.learners.leader import read_actions
-from streamdp.lab.papers.learners.bandit import (
-    Bandit,
-    Chance,
-    bandit_recipe,
-)
-from streamdp.lab.papers.learners.phases import ArmPhases, PhaseCourse, best, constant
+from streamdp.lab.papers.learners.bandit import Bandit, Chance, bandit_recipe
+from streamdp.lab.papers.learners.phases import ArmPhases, best, constant, phased
 
 ALPHA = Fraction(31, 10)
 _HALVINGS = 50
 
 
-@dataclass(frozen=True, slots=True)
-class EpisodeIndex:
-    """mean + √(α ln(2t)/(2n)) + α ln t/(εn)."""
-
-    alpha: float
-
-    def chosen(self, known: ArmPhases, slot: int, most: int, chance: Chance) -> Ints:
-        """The best arm."""
-        n = known.count
-        width = np.sqrt(self.alpha * log(2 * slot) / (2 * n))
-        bonus = self.alpha * log(slot) / (known.epsilon * n)
-        return constant(best(known.mean + width + bonus), most)
+def by_index(known: ArmPhases, slot: int, most: int, chance: Chance, *, alpha: float) -> Ints:
+    """The largest mean + √(α ln(2t)/(2n)) + α ln t/(εn)."""
+    n = known.count
+    width = np.sqrt(alpha * log(2 * slot) / (2 * n))
+    bonus = alpha * log(slot) / (known.epsilon * n)
+    return constant(best(known.mean + width + bonus), most)
 
 
-@dataclass(frozen=True, slots=True)
-class EpisodeDivergence:
+def by_divergence(known: ArmPhases, slot: int, most: int, chance: Chance, *, alpha: float) -> Ints:
     """The largest q whose divergence from clip(mean + α ln t/(εn)) is at most α ln t/n."""
-
-    alpha: float
-
-    def chosen(self, known: ArmPhases, slot: int, most: int, chance: Chance) -> Ints:
-        """The best arm."""
-        level = self.alpha * log(slot) / known.count
-        centre = np.clip(known.mean + level / known.epsilon, 0.0, 1.0)
-        return constant(best(upper_divergence(centre, level)), most)
+    level = alpha * log(slot) / known.count
+    centre = np.clip(known.mean + level / known.epsilon, 0.0, 1.0)
+    return constant(best(upper_divergence(centre, level)), most)
 
 
 def upper_divergence(centre: Floats, level: Floats) -> Floats:
@@ -96,9 +79,8 @@ def adap_ucb(
     >>> adap_ucb(actions=["a", "b"], epsilon="1").options[1]
     ('alpha', '31/10')
     """
-    names, exact = read_actions(actions), parse_epsilon(epsilon, "learner.epsilon")
-    rule = EpisodeIndex(float(parse_epsilon(alpha, "learner.alpha")))
-    return Bandit(names, exact, lambda: PhaseCourse(len(names), exact, rule, second=1, held=True))
+    rule = partial(by_index, alpha=float(parse_epsilon(alpha, "learner.alpha")))
+    return phased(actions, epsilon, rule, second=1, held=True)
 
 
 @bandit_recipe
@@ -117,6 +99,5 @@ def adap_klucb(
     >>> adap_klucb(actions=["a", "b"], epsilon="1").charge
     Fraction(1, 1)
     """
-    names, exact = read_actions(actions), parse_epsilon(epsilon, "learner.epsilon")
-    rule = EpisodeDivergence(float(parse_epsilon(alpha, "learner.alpha")))
-    return Bandit(names, exact, lambda: PhaseCourse(len(names), exact, rule, second=1, held=True))
+    rule = partial(by_divergence, alpha=float(parse_epsilon(alpha, "learner.alpha")))
+    return phased(actions, epsilon, rule, second=1, held=True)

@@ -13,7 +13,7 @@ from 1, and each arm has an account of its own:
    post-processing: play, indices and posterior draws cost nothing.
 
 The service's engine needs blocks of consecutive slots, so it refuses these learners; they run in
-the library, in replays and in simulations (`core.engine.bandit`).
+the library, in replays and in simulations (`lab.papers.bandit`).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from functools import partial
 from typing import ParamSpec, Protocol
 
 from streamdp.core.arrays import Floats, Ints
+from streamdp.core.calibration import parse_epsilon
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.kinds.recipe import config_of
 from streamdp.core.learners.leader import read_actions
@@ -76,19 +77,15 @@ class Course(Protocol):
         """
         ...
 
-    def due(self, arm: int) -> int | None:
-        """The number of the arm's observation that ends its next part.
+    def parts(self, arm: int) -> Sequence[Part]:
+        """The parts of the arm that end next, all with the same observation.
 
         None: no part of this arm is open, and its observations are not entered.
         """
         ...
 
     def open_from(self, arm: int) -> Sequence[int]:
-        """The first observations of the arm's open parts, other than its next observation."""
-        ...
-
-    def parts(self, arm: int) -> Sequence[Part]:
-        """The parts that end with the observation that is due."""
+        """The first observations of all open parts of the arm, those that end later too."""
         ...
 
     def released(self, slot: int, arm: int, sums: Sequence[float], chance: Chance) -> None:
@@ -128,6 +125,9 @@ BANDIT_RECIPES: Recipes[Bandit] = Recipes(default="lazy_thompson")
 
 P = ParamSpec("P")
 
+Number = str | Fraction | int | None
+"""An option that is a number; None: it follows from others."""
+
 
 def bandit_recipe(function: Callable[P, Bandit]) -> Callable[P, Bandit]:
     """Register a recipe under its function's name, and write its options on what it makes."""
@@ -151,3 +151,8 @@ def read_horizon(option: str | int | None, *, where: str) -> int | None:
     if not text.isdecimal() or not 1 <= int(text) <= 1 << 40:
         raise InvalidConfig(where, "not a slot count", expected="1 … 2**40", got=text)
     return int(text)
+
+
+def read_number(option: Number, *, where: str) -> float | None:
+    """A positive number, or None: then it follows from other options."""
+    return None if option is None or option == "none" else float(parse_epsilon(option, where))

@@ -18,7 +18,7 @@ Reference: Asi, Raman & Talwar 2025, Algorithms 1, 3 and 4, Corollaries 1 to 3
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import ceil, sqrt
@@ -33,9 +33,11 @@ from streamdp.lab.papers.learners.bandit import (
     Bandit,
     Chance,
     Course,
+    Number,
     Part,
     bandit_recipe,
     read_horizon,
+    read_number,
 )
 from streamdp.lab.papers.learners.bases import (
     Base,
@@ -51,8 +53,6 @@ from streamdp.lab.papers.learners.phases import constant
 
 BASES = ("htinf", "exp3", "ftpl")
 CONSTANTS = ("general", "printed")
-
-Number = str | Fraction | int | None
 
 
 @dataclass(slots=True)
@@ -79,18 +79,14 @@ class BatchCourse:
             self._arm = int(self.base.draw(chance)[0])
         return constant(self._arm, most)
 
-    def due(self, arm: int) -> int | None:
-        """The end of the batch, for its own arm."""
-        return self._entered[arm] + self.tau if arm == self._arm else None
-
     def open_from(self, arm: int) -> Sequence[int]:
         """The beginning of the batch."""
         return (self._entered[arm] + 1,)
 
     def parts(self, arm: int) -> Sequence[Part]:
-        """The batch."""
+        """The batch, of its own arm."""
         start = self._entered[arm] + 1
-        return (Part(start, start + self.tau, self.epsilon),)
+        return (Part(start, start + self.tau, self.epsilon),) if arm == self._arm else ()
 
     def released(self, slot: int, arm: int, sums: Sequence[float], chance: Chance) -> None:
         """Feed the base the batch's noisy mean."""
@@ -152,58 +148,33 @@ def conversion_of(
     *,
     base: str,
     tau: str | int | None,
-    constants: str,
-    sigma: Number,
-    eta: Number,
-    gamma: Number,
+    constants: str = "general",
+    sigma: Number = None,
+    eta: Number = None,
+    gamma: Number = None,
 ) -> Conversion:
     """The options of a conversion, read."""
-    where = "learner"
-    batch = read_horizon(tau, where=f"{where}.tau") or ceil(1 / epsilon)
+    batch = read_horizon(tau, where="learner.tau") or ceil(1 / epsilon)
     noise = float(1 / (epsilon * batch))
-    given = {
-        name: _number(option, f"{where}.{name}")
-        for name, option in (("sigma", sigma), ("eta", eta), ("gamma", gamma))
-    }
-    name = one_of(base, BASES, where=f"{where}.base")
-    for option, owner in (("sigma", "htinf"), ("eta", "exp3"), ("gamma", "exp3")):
+    name, given = one_of(base, BASES, where="learner.base"), dict[str, float | None]()
+    for option, value, owner in (
+        ("sigma", sigma, "htinf"),
+        ("eta", eta, "exp3"),
+        ("gamma", gamma, "exp3"),
+    ):
+        given[option] = read_number(value, where=f"learner.{option}")
         if given[option] is not None and name != owner:
-            expected = f"base {owner}, the only one that has it"
-            raise InvalidConfig(
-                f"{where}.{option}", "unused", expected=expected, got=f"base {name}"
-            )
+            expected, got = f"base {owner}, the only one that has it", f"base {name}"
+            raise InvalidConfig(f"learner.{option}", "unused", expected=expected, got=got)
     return Conversion(
         base=name,
         epsilon=epsilon,
         tau=batch,
-        constants=one_of(constants, CONSTANTS, where=f"{where}.constants"),
+        constants=one_of(constants, CONSTANTS, where="learner.constants"),
         sigma=given["sigma"] or sqrt(1 + 2 * noise**2),
         eta=given["eta"],
         gamma=given["gamma"],
     )
-
-
-def _number(option: Number, where: str) -> float | None:
-    if option is None or option == "none":
-        return None
-    return float(parse_epsilon(option, where))
-
-
-def batch_courses(
-    conversion: Conversion, actions: int, horizon: int | None
-) -> Callable[[], Course]:
-    """Return the function that begins a run of a converted base; without a horizon it doubles."""
-
-    def course_of(slots: int) -> Course:
-        base = conversion.begun(rows=1, actions=actions, horizon=slots)
-        return BatchCourse(actions, conversion.epsilon, conversion.tau, base)
-
-    if horizon is not None or conversion.base == "htinf":
-        known = horizon or FIRST_HORIZON
-        course_of(known)  # refuse constants that do not exist before a run begins
-        return lambda: course_of(known)
-    first = conversion.first_horizon(actions)
-    return lambda: Doubling(actions, course_of, first=first)
 
 
 @bandit_recipe
@@ -235,4 +206,14 @@ def converted(
         exact, base=base, tau=tau, constants=constants, sigma=sigma, eta=eta, gamma=gamma
     )
     slots = read_horizon(horizon, where="learner.horizon")
-    return Bandit(names, exact, batch_courses(conversion, len(names), slots))
+
+    def course_of(run: int) -> Course:
+        bandit = conversion.begun(rows=1, actions=len(names), horizon=run)
+        return BatchCourse(len(names), exact, conversion.tau, bandit)
+
+    if slots is not None or conversion.base == "htinf":
+        known = slots or FIRST_HORIZON
+        course_of(known)  # refuse constants that do not exist before a run begins
+        return Bandit(names, exact, lambda: course_of(known))
+    first = conversion.first_horizon(len(names))
+    return Bandit(names, exact, lambda: Doubling(len(names), course_of, first=first))

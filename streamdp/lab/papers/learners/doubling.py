@@ -47,17 +47,12 @@ class Doubling:
         """Up to the horizon's end."""
         return self._course.plays(slot - self._since, min(most, self._until - slot + 1), chance)
 
-    def due(self, arm: int) -> int | None:
-        """The current course's, in the arm's own numbering."""
-        due = self._course.due(arm)
-        return None if due is None else due + self._before[arm]
-
     def open_from(self, arm: int) -> Sequence[int]:
         """The current course's."""
         return [start + self._before[arm] for start in self._course.open_from(arm)]
 
     def parts(self, arm: int) -> Sequence[Part]:
-        """The current course's."""
+        """The current course's, in the arm's own numbering."""
         return [part.shifted(self._before[arm]) for part in self._course.parts(arm)]
 
     def released(self, slot: int, arm: int, sums: Sequence[float], chance: Chance) -> None:

@@ -66,18 +66,14 @@ class Elimination:
             return constant(self.survivors[0], most)
         return constant(next(arm for arm in self.survivors if arm not in self._means), most)
 
-    def due(self, arm: int) -> int | None:
-        """The end of the arm's part of this epoch."""
-        if len(self.survivors) == 1 or arm not in self.survivors or arm in self._means:
-            return None
-        return self._start[arm] + self.length - 1
-
     def open_from(self, arm: int) -> Sequence[int]:
         """The beginning of the arm's part of this epoch."""
         return (self._start[arm],)
 
     def parts(self, arm: int) -> Sequence[Part]:
         """The arm's part of this epoch."""
+        if len(self.survivors) == 1 or arm not in self.survivors or arm in self._means:
+            return ()
         return (Part(self._start[arm], self._start[arm] + self.length, self.epsilon),)
 
     def released(self, slot: int, arm: int, sums: Sequence[float], chance: Chance) -> None:
@@ -85,11 +81,9 @@ class Elimination:
         length = self.length
         self._means[arm] = 1 - sums[0] / length
         self._start[arm] += length
-        if len(self._means) == len(self.survivors):
-            self._eliminate(length)
-
-    def _eliminate(self, length: int) -> None:
         count, squared = len(self.survivors), self.epoch**2
+        if len(self._means) < count:
+            return
         width = sqrt(log(8 * count * squared / self.beta) / (2 * length))
         private = log(4 * count * squared / self.beta) / (length * float(self.epsilon))
         most = max(self._means.values())

@@ -4,7 +4,7 @@
 - `local_exp4` (Algorithm 6): every loss, Lap(1/ε); ε, locally.
 - `batched_exp4`: a batch's cells with `cell` noise (default, ours): ε. With `printed` noise
   (Algorithm 2): N experts' sums; (ε, δ).
-- `improved_batched_exp4`: the same, but `printed` noise follows the batch's weights (Algorithm 7).
+- `improved_batched_exp4`: printed noise that follows the batch's weights (Algorithm 7); (ε, δ).
 
 Measured (N = 20, K = 5, 4,000 slots, ε = 1): the printed batched algorithms learn nothing at this
 scale; local noise inside a batch has about half the regret of uniform play, cells a little less.
@@ -14,15 +14,15 @@ Reference: Asi, Raman & Talwar 2025, Algorithms 2, 5, 6 and 7, Theorems 5 and 6
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from math import log, sqrt
 
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.learners.leader import one_of, read_actions
-from streamdp.lab.papers.learners.bandit import read_horizon
-from streamdp.lab.papers.learners.converted import Number, conversion_of
+from streamdp.lab.papers.learners.bandit import Number, read_horizon, read_number
+from streamdp.lab.papers.learners.converted import conversion_of
 from streamdp.lab.papers.learners.experts import (
     CellCourse,
     ExpertCourse,
@@ -64,16 +64,13 @@ def experts_converted(
     """
     names, exact = read_actions(actions), parse_epsilon(epsilon, "learner.epsilon")
     count = read_experts(experts)
-    conversion = conversion_of(
-        exact, base=base, tau=tau, constants="general", sigma=None, eta=None, gamma=None
-    )
+    conversion = conversion_of(exact, base=base, tau=tau)
     slots = read_horizon(horizon, where="learner.horizon") or _HORIZON
 
     def begin() -> ExpertCourse:
         run = conversion.begun(rows=1, actions=count, horizon=slots)
         return MetaCourse(run, exact, conversion.tau)
 
-    begin()
     return ExpertLearner(names, count, exact, Fraction(0), begin)
 
 
@@ -105,7 +102,6 @@ def local_exp4(
     def begin() -> ExpertCourse:
         return LocalCourse(Weights(count, step, share), exact)
 
-    begin()
     return ExpertLearner(names, count, exact, Fraction(0), begin)
 
 
@@ -133,9 +129,21 @@ def batched_exp4(
     >>> batched_exp4(actions=["a", "b"], experts=2, epsilon="1", tau=20).delta
     Fraction(0, 1)
     """
-    return _batched(
-        actions, experts, epsilon, noise, delta, tau, horizon, (eta, gamma), adaptive=False
-    )
+    names, exact = read_actions(actions), parse_epsilon(epsilon, "learner.epsilon")
+    if one_of(noise, NOISES, where="learner.noise") == "printed":
+        return _printed(names, experts, exact, delta, tau, horizon, eta, gamma, adaptive=False)
+    if delta not in (None, "none"):
+        raise InvalidConfig("learner.delta", "unused", expected="noise = printed", got=delta)
+    count = read_experts(experts)
+    slots = read_horizon(horizon, where="learner.horizon") or _HORIZON
+    length = read_horizon(tau, where="learner.tau") or max(1, round(sqrt(slots) / 10))
+    rates = _cell_rates(slots, length, len(names), count, float(exact))
+    step, share = _given(eta, gamma, rates)
+
+    def begin() -> ExpertCourse:
+        return CellCourse(Weights(count, step, share), exact, length)
+
+    return ExpertLearner(names, count, exact, Fraction(0), begin)
 
 
 @expert_recipe
@@ -144,75 +152,59 @@ def improved_batched_exp4(
     actions: Sequence[str],
     experts: str | int,
     epsilon: str | Fraction | int,
-    noise: str = "cell",
-    delta: str | Fraction | int | None = None,
+    delta: str | Fraction | int,
     tau: str | int | None = None,
     horizon: str | int | None = None,
     eta: Number = None,
     gamma: Number = None,
 ) -> ExpertLearner:
-    """EXP4 in batches, with printed noise that adapts to the weights of the batch.
+    """EXP4 in batches, with noise for each expert that adapts to the weights of the batch.
 
-    Privacy: ε-DP for replacing one record's content, (ε, δ)-DP with `printed` noise; advice must be
-    public.
-    Arguments: `noise` is `cell` or `printed`; `delta` goes with `printed` noise; `tau` is the
-    batch; `horizon` the slots that constants are set for; `eta` and `gamma` replace them.
-    Reference: Asi, Raman & Talwar 2025, Algorithm 7; the noise for each cell is ours.
+    Privacy: (ε, δ)-DP for replacing one record's content, ε-DP if there are few experts; advice
+    must be public.
+    Arguments: `delta` is δ; `tau` is the batch; `horizon` the slots that constants are set for;
+    `eta` and `gamma` replace them.
+    Reference: Asi, Raman & Talwar 2025, Algorithm 7.
 
     >>> improved_batched_exp4(
-    ...     actions=["a", "b"], experts=2, epsilon="1", noise="printed", delta="1/1000000", tau=20
+    ...     actions=["a", "b"], experts=2, epsilon="1", delta="1/1000000", tau=20
     ... ).delta
     Fraction(1, 1000000)
     """
-    return _batched(
-        actions, experts, epsilon, noise, delta, tau, horizon, (eta, gamma), adaptive=True
-    )
+    names, exact = read_actions(actions), parse_epsilon(epsilon, "learner.epsilon")
+    return _printed(names, experts, exact, delta, tau, horizon, eta, gamma, adaptive=True)
 
 
-def _batched(
-    actions: Sequence[str],
+def _printed(
+    names: tuple[str, ...],
     experts: str | int,
-    epsilon: str | Fraction | int,
-    noise: str,
+    epsilon: Fraction,
     delta: str | Fraction | int | None,
     tau: str | int | None,
     horizon: str | int | None,
-    given: tuple[Number, Number],
+    eta: Number,
+    gamma: Number,
     *,
     adaptive: bool,
 ) -> ExpertLearner:
-    names, exact = read_actions(actions), parse_epsilon(epsilon, "learner.epsilon")
-    count = read_experts(experts)
-    slots = read_horizon(horizon, where="learner.horizon") or _HORIZON
-    batch = read_horizon(tau, where="learner.tau")
-    if one_of(noise, NOISES, where="learner.noise") == "cell":
-        if delta not in (None, "none"):
-            raise InvalidConfig("learner.delta", "unused", expected="noise = printed", got=delta)
-        length = batch or max(1, round(sqrt(slots) / 10))
-        step, share = _given(*given, _cell_rates(slots, length, len(names), count, float(exact)))
-        return ExpertLearner(
-            names, count, exact, Fraction(0),
-            _checked(lambda: CellCourse(Weights(count, step, share), exact, length)),
-        )  # fmt: skip
+    """Noisy sums of all experts, tuned as Theorem 6 says."""
     if delta is None or delta == "none":
-        raise InvalidConfig(
-            "learner.delta", "missing", expected="a δ for printed noise", got="none"
-        )
-    exact_delta = parse_epsilon(delta, "learner.delta")
-    share_of_expert = printed_share(exact, exact_delta, experts=count)
-    eta, length, gamma = batched_rates(
-        slots, len(names), max(2, count), float(exact), float(exact_delta)
+        expected = "a δ for printed noise"
+        raise InvalidConfig("learner.delta", "missing", expected=expected, got="none")
+    count, exact_delta = read_experts(experts), parse_epsilon(delta, "learner.delta")
+    slots = read_horizon(horizon, where="learner.horizon") or _HORIZON
+    share_of_expert = printed_share(epsilon, exact_delta, experts=count)
+    own_step, own_length, own_share = batched_rates(
+        slots, len(names), max(2, count), float(epsilon), float(exact_delta)
     )
-    length = batch or length
-    step, share = _given(*given, (eta, gamma))
-    return ExpertLearner(
-        names, count, exact, exact_delta,
-        _checked(
-            lambda: ExpertSumsCourse(
-                Weights(count, step, share), share_of_expert, length, len(names), adaptive
-            )
-        ),
-    )  # fmt: skip
+    length = read_horizon(tau, where="learner.tau") or own_length
+    step, share = _given(eta, gamma, (own_step, own_share))
+
+    def begin() -> ExpertCourse:
+        weights = Weights(count, step, share)
+        return ExpertSumsCourse(weights, share_of_expert, length, len(names), adaptive)
+
+    return ExpertLearner(names, count, epsilon, exact_delta, begin)
 
 
 def _cell_rates(
@@ -230,12 +222,5 @@ def _cell_rates(
 
 def _given(eta: Number, gamma: Number, rates: tuple[float, float]) -> tuple[float, float]:
     """η and γ: the given ones, or else the computed ones."""
-    step = rates[0] if eta is None or eta == "none" else parse_epsilon(eta, "learner.eta")
-    share = rates[1] if gamma is None or gamma == "none" else parse_epsilon(gamma, "learner.gamma")
-    return float(step), float(share)
-
-
-def _checked(begin: Callable[[], ExpertCourse]) -> Callable[[], ExpertCourse]:
-    """Begin one run as a check, so that wrong constants are refused early."""
-    begin()
-    return begin
+    step, share = read_number(eta, where="learner.eta"), read_number(gamma, where="learner.gamma")
+    return step or rates[0], share or rates[1]

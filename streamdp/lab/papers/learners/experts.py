@@ -11,7 +11,7 @@ integer nearest to 2^12/Q, and the course divides by the same integer again.
 
 Privacy of a release: an observation enters its cells with |weight| · 1 at most. Where it enters one
 cell (`cell`, `local`, `batch`), noise of scale (largest weight of the cell)/ε is ε-DP whatever the
-number of experts. With `printed` and `adaptive` noise it enters all N cells with
+number of experts. With `printed` noise, adaptive or not, it enters all N cells with
 e₀ = ε/(3√(N ln 1/δ)) each, which together are (ε, δ)-DP for δ < e^(−ε/1.1); pure ε already where
 N ≤ 9 ln(1/δ).
 
@@ -79,7 +79,7 @@ class ExpertCourse(Protocol):
 
 @dataclass(frozen=True)
 class ExpertLearner:
-    """A learner with expert advice as a value."""
+    """A learner with expert advice as a value; one whose runs cannot begin is refused."""
 
     actions: tuple[str, ...]
     experts: int
@@ -88,6 +88,10 @@ class ExpertLearner:
     begin: Callable[[], ExpertCourse] = field(compare=False, repr=False)
     name: str = "experts"
     options: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse constants that do not exist before a run begins."""
+        self.begin()
 
     def __str__(self) -> str:
         """One line for tables and logs."""

@@ -83,10 +83,6 @@ class TreeCourse:
         counts = np.array([state.count for state in self.arms])
         return constant(best(tree_index(means, counts, slot, float(self.epsilon))), 1)
 
-    def due(self, arm: int) -> int | None:
-        """Always the next observation."""
-        return self.arms[arm].count + 1
-
     def open_from(self, arm: int) -> Sequence[int]:
         """The beginnings of the array and the nodes that hold the latest observation."""
         state = self.arms[arm]

@@ -14,37 +14,34 @@ Reference: Hu et al. 2025, Algorithm 3
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from math import log as ln
 
 import numpy as np
 
 from streamdp.core.arrays import Ints
-from streamdp.core.calibration import parse_epsilon
-from streamdp.core.learners.leader import one_of, read_actions
+from streamdp.core.learners.leader import one_of
 from streamdp.lab.papers.learners.bandit import Bandit, Chance, bandit_recipe
-from streamdp.lab.papers.learners.phases import WAYS, ArmPhases, PhaseCourse
+from streamdp.lab.papers.learners.phases import ArmPhases, phased
 
 _BASES = {"e": 1.0, "2": ln(2)}
 
 
-@dataclass(frozen=True, slots=True)
-class PosteriorDraw:
-    """θ ~ Beta(μO + 1, (1 − μ)O + 1) with μ = clip(mean + 3 log t/(εO)); the largest θ plays."""
+def posterior_draw(
+    known: ArmPhases, slot: int, most: int, chance: Chance, *, base: float, frozen: bool
+) -> Ints:
+    """The largest θ ~ Beta(μO + 1, (1 − μ)O + 1) at each slot, μ = clip(mean + 3 log t/(εO)).
 
-    base: float
-    frozen: bool  # t is the newest release's slot, not the current one
-
-    def chosen(self, known: ArmPhases, slot: int, most: int, chance: Chance) -> Ints:
-        """One draw of every arm for each slot."""
-        slots = np.full(most, known.slot) if self.frozen else np.arange(slot, slot + most)
-        count = known.count
-        bonus = 3 * (np.log(np.maximum(slots, 1)) / self.base)[:, None] / (known.epsilon * count)
-        mu = np.clip(known.mean + bonus, 0.0, 1.0)
-        theta = chance.beta(mu * count + 1, (1 - mu) * count + 1)
-        arms: Ints = theta.argmax(axis=1)
-        return arms
+    `frozen`: t is the newest release's slot, not the current one.
+    """
+    slots = np.full(most, known.slot) if frozen else np.arange(slot, slot + most)
+    count = known.count
+    bonus = 3 * (np.log(np.maximum(slots, 1)) / base)[:, None] / (known.epsilon * count)
+    mu = np.clip(known.mean + bonus, 0.0, 1.0)
+    theta = chance.beta(mu * count + 1, (1 - mu) * count + 1)
+    arms: Ints = theta.argmax(axis=1)
+    return arms
 
 
 @bandit_recipe
@@ -65,10 +62,7 @@ def lazy_thompson(
     >>> lazy_thompson(actions=["a", "b"], epsilon="1/2", play="held").charge
     Fraction(1, 2)
     """
-    names, exact = read_actions(actions), parse_epsilon(epsilon, "learner.epsilon")
-    way = one_of(play, WAYS, where="learner.play")
+    way = one_of(play, ("slot", "held", "policy"), where="learner.play")
     base = _BASES[one_of(log, tuple(_BASES), where="learner.log")]
-    rule = PosteriorDraw(base, frozen=way == "policy")
-    return Bandit(
-        names, exact, lambda: PhaseCourse(len(names), exact, rule, second=2, held=way == "held")
-    )
+    rule = partial(posterior_draw, base=base, frozen=way == "policy")
+    return phased(actions, epsilon, rule, held=way == "held")

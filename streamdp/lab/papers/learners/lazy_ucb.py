@@ -13,54 +13,41 @@ arm overtakes is computed instead of comparing at every slot; the plays are the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from math import exp, log, sqrt
 
 import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
-from streamdp.core.calibration import parse_epsilon
-from streamdp.core.learners.leader import one_of, read_actions
-from streamdp.lab.papers.learners.bandit import (
-    Bandit,
-    Chance,
-    bandit_recipe,
-)
-from streamdp.lab.papers.learners.phases import ArmPhases, PhaseCourse, best, constant
+from streamdp.core.learners.leader import one_of
+from streamdp.lab.papers.learners.bandit import Bandit, Chance, bandit_recipe
+from streamdp.lab.papers.learners.phases import ArmPhases, best, constant, phased
 
 _FOR_EVER = 60.0  # ln of a slot that no stream reaches
 
 
-@dataclass(frozen=True, slots=True)
-class Optimism:
-    """mean + √(3 ln t/O) + 3 ln t/(εO): the index of Algorithm 1."""
+def index(known: ArmPhases, slot: int) -> Floats:
+    """mean + √(3 ln t/O) + 3 ln t/(εO): the arms' indices of Algorithm 1."""
+    count, level = known.count, log(slot)
+    return known.mean + np.sqrt(3 * level / count) + 3 * level / (known.epsilon * count)
 
-    def index(self, known: ArmPhases, slot: int) -> Floats:
-        """The arms' indices at a slot."""
-        count, level = known.count, log(slot)
-        return known.mean + np.sqrt(3 * level / count) + 3 * level / (known.epsilon * count)
 
-    def chosen(self, known: ArmPhases, slot: int, most: int, chance: Chance) -> Ints:
-        """The best arm until another overtakes it."""
-        arm = best(self.index(known, slot))
-        return constant(arm, max(1, min(most, self._overtaken(known, arm) - slot)))
+def optimism(known: ArmPhases, slot: int, most: int, chance: Chance) -> Ints:
+    """The arm with the largest index until another overtakes it.
 
-    def _overtaken(self, known: ArmPhases, arm: int) -> int:
-        """A slot up to which no other arm's index is larger.
-
-        With x = √(ln t) another arm leads by a + b·x + c·x²; b, c > 0 if it has fewer observations.
-        """
-        count = known.count.astype(np.float64)
-        less = count < count[arm]
-        if not less.any():
-            return 1 << 60
+    With x = √(ln t) another arm leads by a + b·x + c·x²; b, c > 0 if it has fewer observations.
+    """
+    arm, count = best(index(known, slot)), known.count.astype(np.float64)
+    less = count < count[arm]
+    if less.any():
         a = (known.mean - known.mean[arm])[less]
         b = sqrt(3) * (1 / np.sqrt(count) - 1 / sqrt(count[arm]))[less]
         c = 3 / known.epsilon * (1 / count - 1 / count[arm])[less]
         root = (np.sqrt(np.maximum(b * b - 4 * a * c, 0)) - b) / (2 * c)
         level = float(np.min(root * root))
-        return int(exp(level)) if level < _FOR_EVER else 1 << 60
+        if level < _FOR_EVER:
+            most = max(1, min(most, int(exp(level)) - slot))
+    return constant(arm, most)
 
 
 @bandit_recipe
@@ -76,8 +63,5 @@ def lazy_ucb(
     >>> str(lazy_ucb(actions=["a", "b"], epsilon="1"))
     'lazy_ucb(epsilon=1, play=slot) of 2 actions'
     """
-    names, exact = read_actions(actions), parse_epsilon(epsilon, "learner.epsilon")
     held = one_of(play, ("slot", "held"), where="learner.play") == "held"
-    return Bandit(
-        names, exact, lambda: PhaseCourse(len(names), exact, Optimism(), second=2, held=held)
-    )
+    return phased(actions, epsilon, optimism, held=held)

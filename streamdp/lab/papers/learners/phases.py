@@ -4,24 +4,23 @@ An arm's observations are cut into phases; when one is full its noisy sum replac
 Every observation is in one phase, so it is charged once. A phase that is interrupted because
 another arm is played goes on when the arm is played again.
 
-A `PhaseRule` chooses the arm. It is asked for every slot (`slot`, as in the papers, or `policy`,
-see `lazy_thompson`), or once for a whole phase (`held`): then the arm stays in force until its
-phase is complete, so that each decision has one release.
+A `PhaseRule` chooses the arm. It is asked for every slot, as in the papers, or once for a whole
+phase (`held`): then the arm stays in force until its phase is complete, so that each decision has
+one release.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Protocol
 
 import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
-from streamdp.lab.papers.learners.bandit import Chance, Part
-
-WAYS = ("slot", "held", "policy")
+from streamdp.core.calibration import parse_epsilon
+from streamdp.core.learners.leader import read_actions
+from streamdp.lab.papers.learners.bandit import Bandit, Chance, Part
 
 
 @dataclass(slots=True)
@@ -34,12 +33,9 @@ class ArmPhases:
     slot: int = 0  # the slot of the newest release
 
 
-class PhaseRule(Protocol):
-    """Chooses arms from their phases; every arm has a full one."""
-
-    def chosen(self, known: ArmPhases, slot: int, most: int, chance: Chance) -> Ints:
-        """The arms of the next 1 to `most` slots from `slot` on, without a release meanwhile."""
-        ...
+PhaseRule = Callable[[ArmPhases, int, int, Chance], Ints]
+"""Chooses arms from their phases, of which each arm has a full one: those of the next 1 to so many
+slots (the third argument) from a slot on (the second), if nothing is released meanwhile."""
 
 
 @dataclass(slots=True)
@@ -77,14 +73,10 @@ class PhaseCourse:
         if len(unknown):
             return unknown[[(slot - 1) % len(unknown)]]
         if not self.held:
-            return self.rule.chosen(self.known, slot, most, chance)
+            return self.rule(self.known, slot, most, chance)
         if self._in_force is None:
-            self._in_force = int(self.rule.chosen(self.known, slot, 1, chance)[0])
+            self._in_force = int(self.rule(self.known, slot, 1, chance)[0])
         return constant(self._in_force, most)
-
-    def due(self, arm: int) -> int | None:
-        """The open phase's last observation."""
-        return int(self._start[arm] + self._length[arm]) - 1
 
     def open_from(self, arm: int) -> Sequence[int]:
         """The open phase's first observation."""
@@ -106,6 +98,21 @@ class PhaseCourse:
         self._length[arm] = self.second if first else 2 * length
         if arm == self._in_force:
             self._in_force = None
+
+
+def phased(
+    actions: Sequence[str],
+    epsilon: str | Fraction | int,
+    rule: PhaseRule,
+    *,
+    second: int = 2,
+    held: bool = False,
+) -> Bandit:
+    """A learner that plays by a rule on doubling phases: ε-DP, whatever the rule."""
+    names, exact = read_actions(actions), parse_epsilon(epsilon, "learner.epsilon")
+    return Bandit(
+        names, exact, lambda: PhaseCourse(len(names), exact, rule, second=second, held=held)
+    )
 
 
 def constant(arm: int, count: int) -> Ints:
