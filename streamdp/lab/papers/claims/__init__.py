@@ -19,7 +19,7 @@ Sources name papers by author and year; docs/references.md has the titles.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -28,8 +28,6 @@ from streamdp.core.arrays import Floats
 from streamdp.lab.logs.stages import Watch, unwatched
 
 Verdict = Literal["reproduced", "not reproduced", "open"]
-
-Interval = tuple[float, float]
 
 Z = 2.576
 """Standard errors of the intervals: 99 %."""
@@ -49,11 +47,26 @@ class Curve:
     """A line of a chart, maybe with an interval at each point."""
 
     name: str
-    x: Floats
-    y: Floats
-    low: Floats | None = None
-    high: Floats | None = None
+    x: list[float]
+    y: list[float]
+    low: list[float] | None = None
+    high: list[float] | None = None
     whiskers: bool = False  # the intervals are drawn one by one, not as a band
+
+    @classmethod
+    def around(
+        cls,
+        name: str,
+        x: Floats,
+        means: Floats,
+        half: Floats,
+        *,
+        least: float = -np.inf,
+        whiskers: bool = False,
+    ) -> Curve:
+        """Means, each in the middle of its interval; `least` is the lowest end that is drawn."""
+        low, high = np.maximum(means - half, least).tolist(), (means + half).tolist()
+        return cls(name, x.tolist(), means.tolist(), low, high, whiskers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,31 +76,47 @@ class Picture:
     title: str
     x: str
     y: str
-    curves: tuple[Curve, ...]
+    curves: Sequence[Curve]
     linear: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimResult:
-    """A claim about one learner, the measurement, and the verdict."""
+    """A claim about one learner, the measurement, and the range that the claim allows."""
 
     claim: str
     source: str
     learner: str
     rule: str
     measured: str
-    low: float
-    high: float
+    interval: tuple[float, float]
     runs: int
-    verdict: Verdict
+    at_least: float = -np.inf
+    at_most: float = np.inf
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the interval says of the range.
+
+        >>> intervals = ((0.9, 1.1), (1.3, 1.5), (1.1, 1.3))
+        >>> found = [ClaimResult("", "", "", "", "", of, 1, at_most=1.2) for of in intervals]
+        >>> [of.verdict for of in found]
+        ['reproduced', 'not reproduced', 'open']
+        """
+        low, high = self.interval
+        if self.at_least <= low and high <= self.at_most:
+            return "reproduced"
+        if low > self.at_most or high < self.at_least:
+            return "not reproduced"
+        return "open"
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
     """All findings of one claim, with its chart."""
 
-    findings: tuple[ClaimResult, ...]
-    picture: Picture | None = field(default=None)
+    findings: Sequence[ClaimResult]
+    picture: Picture | None = None
 
 
 Claim = Callable[[Effort], Measured]
@@ -104,38 +133,6 @@ LEADERS = (
 SHOWN = (*LEADERS, "incumbent_leader")
 """The growing learner is measured too, though no theorem and so no bound is claimed for it. The
 default, whose blocks stop growing, gives up that regret is independent of the horizon."""
-
-
-def verdict(
-    low: float, high: float, *, at_least: float = -np.inf, at_most: float = np.inf
-) -> Verdict:
-    """The verdict on a claimed range, given an interval.
-
-    >>> [verdict(low, low + 0.2, at_most=1.2) for low in (0.9, 1.3, 1.1)]
-    ['reproduced', 'not reproduced', 'open']
-    """
-    if at_least <= low and high <= at_most:
-        return "reproduced"
-    if low > at_most or high < at_least:
-        return "not reproduced"
-    return "open"
-
-
-def judged(
-    claim: str,
-    source: str,
-    learner: str,
-    rule: str,
-    measured: str,
-    interval: Interval,
-    runs: int,
-    *,
-    at_least: float = -np.inf,
-    at_most: float = np.inf,
-) -> ClaimResult:
-    """A measurement, with the verdict that follows from its interval and the claimed range."""
-    judgement = verdict(*interval, at_least=at_least, at_most=at_most)
-    return ClaimResult(claim, source, learner, rule, measured, *interval, runs, judgement)
 
 
 def ratio(top: Floats, bottom: Floats) -> tuple[float, float, float]:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.random import default_rng  # noqa: TID251 - losses are made up: no secret
 
 from streamdp.core.arrays import Floats, Ints
-from streamdp.lab.papers.claims import ClaimResult, Effort, Measured, Z, judged, ratio
+from streamdp.lab.papers.claims import ClaimResult, Effort, Measured, Z, ratio
 from streamdp.lab.papers.claims.bandits import runs_of
 from streamdp.lab.papers.learners import BANDIT_RECIPES, EXPERT_RECIPES
 from streamdp.lab.papers.learners.experts import batched_rates
@@ -34,7 +34,7 @@ def leak(size: Effort) -> Measured:
     ):
         off = _exp3_path(first) - claimed
         findings.append(
-            judged(
+            ClaimResult(
                 "one loss moves EXP3's probability of an action from nearly 0 to nearly 1",
                 f"{PAPER}, Appendix G.1, Fig. 1",
                 f"EXP3 without noise, {name}",
@@ -46,7 +46,7 @@ def leak(size: Effort) -> Measured:
                 at_most=1e-6,
             )
         )
-    return Measured(tuple(findings))
+    return Measured(findings)
 
 
 def _exp3_path(first: float) -> float:
@@ -87,7 +87,7 @@ def bounds(size: Effort) -> Measured:
             half = Z * outcome.error
             vacuous = " (vacuous: more than T)" if bound > horizon else ""
             findings.append(
-                judged(
+                ClaimResult(
                     "the printed bound is never exceeded",
                     f"{PAPER}, Corollaries 1 to 3",
                     f"converted:base={base}:constants={constants}",
@@ -98,7 +98,7 @@ def bounds(size: Effort) -> Measured:
                     at_most=1.0,
                 )
             )
-    return Measured(tuple(findings))
+    return Measured(findings)
 
 
 def _bound(base: str, horizon: int, arms: int, epsilon: float) -> float:
@@ -124,8 +124,8 @@ def order(size: Effort) -> Measured:
         )
     value, low, high = ratio(outcomes[long].regrets[:, -1], outcomes[short].regrets[:, -1])
     return Measured(
-        (
-            judged(
+        [
+            ClaimResult(
                 "regret is of the order √(T/ε)",
                 f"{PAPER}, Corollary 2",
                 "converted:base=htinf",
@@ -135,8 +135,8 @@ def order(size: Effort) -> Measured:
                 2 * runs_of(size),
                 at_least=3.0,
                 at_most=5.0,
-            ),
-        )
+            )
+        ]
     )
 
 
@@ -173,21 +173,14 @@ class Advised:
 _CONTEXTS = 4
 EXPERTS, ADVISED = 20, 4_000
 MANY, LONG = 100, 10**6
-_PRINTED = {"noise": "printed", "delta": "1/1000000"}
+_DELTA = "1/1000000"
 
 
 def experts(size: Effort) -> Measured:
     """Regret with expert advice at N = 20, K = 5, 4,000 slots, as a share of uniform play's."""
     world = Advised.drawn(ADVISED, EXPERTS, seed=size.seed)
     own = {"tau": "20", "gamma": "0.1", "eta": "0.1"}
-    where = f"N = {EXPERTS}, K = 5, T = 4,000, ε = 1, τ = 20"
-    return Measured(
-        (
-            _learns(world, "batched_exp4", {**_PRINTED, **own}, where, size),
-            _learns(world, "improved_batched_exp4", {**_PRINTED, **own}, where, size),
-            _learns(world, "batched_exp4", {"noise": "cell", **own}, where, size),
-        )
-    )
+    return _learn(world, own, f"N = {EXPERTS}, K = 5, T = 4,000, ε = 1, τ = 20", size)
 
 
 def experts_long(size: Effort) -> Measured:
@@ -199,34 +192,37 @@ def experts_long(size: Effort) -> Measured:
     _, tau, _ = batched_rates(LONG, len(ARMS), MANY, 1.0, 1e-6)
     tuned = {"horizon": str(LONG), "tau": str(tau)}
     where = f"N = {MANY}, K = 5, T = 10⁶, ε = 1, δ = 10⁻⁶, Theorem 6's τ = {tau:,}"
-    return Measured(
-        (
-            _learns(world, "batched_exp4", {**_PRINTED, **tuned}, where, size),
-            _learns(world, "improved_batched_exp4", {**_PRINTED, **tuned}, where, size),
-            _learns(world, "batched_exp4", {"noise": "cell", **tuned}, where, size),
+    return _learn(world, tuned, where, size)
+
+
+_ADVISED_BY: Sequence[tuple[str, Mapping[str, str], str]] = (
+    ("batched_exp4", {"noise": "printed", "delta": _DELTA}, f"{PAPER}, Algorithm 2"),
+    ("improved_batched_exp4", {"delta": _DELTA}, f"{PAPER}, Algorithm 7"),
+    ("batched_exp4", {"noise": "cell"}, "ours: a noise for each cell"),
+)
+
+
+def _learn(world: Advised, tuned: Mapping[str, str], where: str, size: Effort) -> Measured:
+    """Each batched algorithm in one world, tuned alike."""
+    findings, runs, experts = [], runs_of(size), len(world.advice[0])
+    for recipe, noise, source in _ADVISED_BY:
+        learner = EXPERT_RECIPES[recipe](
+            actions=ARMS, experts=experts, epsilon="1", **noise, **tuned
         )
-    )
-
-
-def _learns(
-    world: Advised, recipe: str, options: Mapping[str, str], where: str, size: Effort
-) -> ClaimResult:
-    experts = len(world.advice[0])
-    learner = EXPERT_RECIPES[recipe](actions=ARMS, experts=experts, epsilon="1", **options)
-    runs = runs_of(size)
-    outcome = simulate_experts(
-        learner, world.losses, world.advice, world.contexts, runs=runs, seed=size.seed
-    )
-    low, high = ((outcome.mean + sign * Z * outcome.error) / world.uniform for sign in (-1, 1))
-    ours = options["noise"] == "cell"
-    algorithm = 7 if recipe.startswith("improved") else 2
-    return judged(
-        "learns from expert advice",
-        "ours: a noise for each cell" if ours else f"{PAPER}, Algorithm {algorithm}",
-        f"{recipe}:noise={options['noise']}",
-        f"regret is at most 0.9 of uniform play's at {where}",
-        f"{outcome} of {world.uniform:.0f}",
-        (low, high),
-        runs,
-        at_most=0.9,
-    )
+        outcome = simulate_experts(
+            learner, world.losses, world.advice, world.contexts, runs=runs, seed=size.seed
+        )
+        low, high = ((outcome.mean + sign * Z * outcome.error) / world.uniform for sign in (-1, 1))
+        findings.append(
+            ClaimResult(
+                "learns from expert advice",
+                source,
+                f"{recipe}:noise={noise['noise']}" if "noise" in noise else recipe,
+                f"regret is at most 0.9 of uniform play's at {where}",
+                f"{outcome} of {world.uniform:.0f}",
+                (low, high),
+                runs,
+                at_most=0.9,
+            )
+        )
+    return Measured(findings)

@@ -22,7 +22,6 @@ from streamdp.lab.papers.claims import (
     Measured,
     Picture,
     Z,
-    judged,
     ratio,
 )
 from streamdp.lab.papers.learners import BANDIT_RECIPES, Bandit
@@ -118,7 +117,7 @@ class Rule:
     ) -> ClaimResult:
         """Judge the ratio of the regrets of two learners, or of one at two ε."""
         value, low, high = ratio(top.regrets[:, -1], bottom.regrets[:, -1])
-        return judged(
+        return ClaimResult(
             claim,
             source,
             learner,
@@ -162,7 +161,7 @@ def figure(number: int, means: Sequence[float]) -> Callable[[Effort], Measured]:
     def measured(size: Effort) -> Measured:
         outcomes = regrets(FIGURE, BUDGETS, means, size, horizon=HORIZON)
         newest, older = f"{NEWEST}, Fig. {number}", f"{OLDER}, §5"
-        findings: list[ClaimResult] = []
+        findings = []
         for rule, one, verb, other, source in (
             (NO_MORE, THOMPSON_2, "loses no more than", SUCCESSIVE, newest),
             (NO_MORE, THOMPSON_2, "loses no more than", LAZY_UCB, newest),
@@ -171,25 +170,20 @@ def figure(number: int, means: Sequence[float]) -> Callable[[Effort], Measured]:
         ):
             claim = f"{one.name} {verb} {other.name}"
             findings += rule.at_each(outcomes, BUDGETS, one, other, claim, source)
-        return Measured(tuple(findings), _picture(outcomes, number))
+        title = f"Figure {number}, at ε = 1"
+        return Measured(findings, over_slots(title, FIGURE, outcomes))
 
     return measured
 
 
-def _picture(by_learner: Regrets, number: int) -> Picture:
-    outcomes = {shown.name: by_learner[shown.name, Fraction(1)] for shown in FIGURE}
-    return Picture(f"Figure {number}, at ε = 1", "slots", "regret", over_slots(outcomes))
-
-
-def over_slots(outcomes: Mapping[str, BanditOutcome]) -> tuple[Curve, ...]:
-    """Mean regret over slots, each with the band of its interval."""
+def over_slots(title: str, learners: Sequence[FigureLearner], outcomes: Regrets) -> Picture:
+    """Mean regret over slots at ε = 1, each with the band of its interval."""
     curves = []
-    for name, outcome in outcomes.items():
-        mean, half = spread_of(outcome.regrets)
+    for shown in learners:
+        outcome = outcomes[shown.name, Fraction(1)]
         slots = np.array(outcome.marks, dtype=np.float64)
-        low = np.maximum(mean - half, 1.0)
-        curves.append(Curve(name, slots, mean, low=low, high=mean + half))
-    return tuple(curves)
+        curves.append(Curve.around(shown.name, slots, *spread_of(outcome.regrets), least=1.0))
+    return Picture(title, "slots", "regret", curves)
 
 
 def spread_of(regrets: Floats) -> tuple[Floats, Floats]:
@@ -204,7 +198,7 @@ def flat(size: Effort) -> Measured:
     few, many = (outcomes[SUCCESSIVE.name, epsilon] for epsilon in (BUDGETS[0], BUDGETS[-1]))
     rule = Rule("regret at ε = 1/4 over that at ε = 1 is 0.8 … 1.25", 0.8, 1.25)
     claim = "the regret of DP-SE is flat in ε"
-    return Measured((rule.of(few, many, claim, f"{OLDER}, §5", SUCCESSIVE.name),))
+    return Measured([rule.of(few, many, claim, f"{OLDER}, §5", SUCCESSIVE.name)])
 
 
 def hybrid(size: Effort) -> Measured:
@@ -215,7 +209,7 @@ def hybrid(size: Effort) -> Measured:
         worst = exposure(learner)
         printed = root == "printed"
         findings.append(
-            judged(
+            ClaimResult(
                 "Hybrid-UCB is ε-differentially private",
                 f"{OLDER}, Theorem on Hybrid-UCB" if printed else "ours: the array is the root",
                 f"hybrid_ucb:root={root}",
@@ -227,4 +221,4 @@ def hybrid(size: Effort) -> Measured:
                 at_most=1.0 + 1e-9,
             )
         )
-    return Measured(tuple(findings))
+    return Measured(findings)

@@ -9,7 +9,7 @@ from streamdp.core.calibration import prefix_softmax_rate
 from streamdp.core.regret import leader_bound, prefix_softmax_bound
 from streamdp.lab.common.answer import standard_error
 from streamdp.lab.common.cells import epsilon_text
-from streamdp.lab.papers.claims import LEADERS, Effort, Measured, Z, judged
+from streamdp.lab.papers.claims import LEADERS, ClaimResult, Effort, Measured, Z
 from streamdp.lab.papers.claims.growth import one_better, run
 
 GRID = tuple(
@@ -41,7 +41,7 @@ def never_exceeded(size: Effort) -> Measured:
         if learner.startswith("prefix"):
             source = "Cesari & Colomboni 2026, Theorem 1"
         findings.append(
-            judged(
+            ClaimResult(
                 "the printed bound is never exceeded",
                 source,
                 learner,
@@ -53,4 +53,4 @@ def never_exceeded(size: Effort) -> Measured:
                 at_most=1.0,
             )
         )
-    return Measured(tuple(findings))
+    return Measured(findings)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from streamdp.lab.papers.claims import ClaimResult, Effort, Measured, Picture
+from streamdp.lab.papers.claims import ClaimResult, Effort, Measured
 from streamdp.lab.papers.claims.bandits import (
     FIRST,
     KLUCB,
@@ -27,7 +27,8 @@ ONE = Fraction(1)
 
 def adap(size: Effort) -> Measured:
     """Fig. 2: the order at ten million slots. Fig. 3: no price of privacy above ε = 0.3."""
-    outcomes = regrets((KLUCB, UCB, SUCCESSIVE), (ONE,), FIRST, size, horizon=HORIZON)
+    learners = (KLUCB, UCB, SUCCESSIVE)
+    outcomes = regrets(learners, (ONE,), FIRST, size, horizon=HORIZON)
     source = f"{PAPER}, Fig. 2"
     no_more = Rule("the ratio is at most 1 after 10⁷ slots", at_most=1.0)
     many_times = Rule("the ratio is at least 7 after 10⁷ slots", at_least=7.0)
@@ -38,9 +39,7 @@ def adap(size: Effort) -> Measured:
         *many_times.at_each(outcomes, (ONE,), SUCCESSIVE, KLUCB, times, source),
         _flat(size),
     ]
-    curves = over_slots({name: outcome for (name, _), outcome in outcomes.items()})
-    picture = Picture("AdaP-KLUCB, Fig. 2, at ε = 1", "slots", "regret", curves)
-    return Measured(tuple(findings), picture)
+    return Measured(findings, over_slots("AdaP-KLUCB, Fig. 2, at ε = 1", learners, outcomes))
 
 
 def _flat(size: Effort) -> ClaimResult:

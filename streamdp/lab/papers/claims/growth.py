@@ -18,9 +18,7 @@ from streamdp.lab.papers.claims import (
     Measured,
     Picture,
     Z,
-    judged,
     ratio,
-    verdict,
 )
 from streamdp.lab.play import Walk, walks
 from streamdp.lab.worlds import World
@@ -58,7 +56,7 @@ def horizon(size: Effort) -> Measured:
         half = Z * standard_error(share)
         low, high = float(share.mean()) - half, float(share.mean()) + half
         findings.append(
-            judged(
+            ClaimResult(
                 "regret does not grow with T",
                 f"{PREFIX}; {NOISY}; Wu & Wang 2026, Theorem 3",
                 learner,
@@ -72,9 +70,10 @@ def horizon(size: Effort) -> Measured:
             )
         )
         total = np.cumsum(costs.mean(axis=1))
-        curves.append(Curve(learner, (course.starts + course.lengths - 1).astype(float), total))
+        ends = (course.starts + course.lengths - 1).astype(float)
+        curves.append(Curve(learner, ends.tolist(), total.tolist()))
     title = f"Regret over time, K = {K}, Δ = {gap}, ε = {epsilon_text(epsilon)}"
-    return Measured(tuple(findings), Picture(title, "slots", "regret", tuple(curves)))
+    return Measured(findings, Picture(title, "slots", "regret", curves))
 
 
 def actions(size: Effort) -> Measured:
@@ -89,7 +88,7 @@ def actions(size: Effort) -> Measured:
         }
         value, low, high = (bound / logs for bound in ratio(regrets[1024], regrets[8]))
         findings.append(
-            judged(
+            ClaimResult(
                 "regret grows like ln K",
                 f"{PREFIX}; {NOISY} (ln K once gaps are equal)",
                 learner,
@@ -103,7 +102,7 @@ def actions(size: Effort) -> Measured:
         )
         curves.append(_curve(learner, {float(np.log(K)): regret for K, regret in regrets.items()}))
     title = f"Regret against ln K, Δ = {gap}, ε = {epsilon_text(epsilon)}"
-    return Measured(tuple(findings), Picture(title, "ln K", "regret", tuple(curves), linear=True))
+    return Measured(findings, Picture(title, "ln K", "regret", curves, linear=True))
 
 
 def epsilon(size: Effort) -> Measured:
@@ -120,7 +119,7 @@ def epsilon(size: Effort) -> Measured:
         value, low, high = ratio(regrets[1 / 64], regrets[1 / 32])
         flat, flat_low, flat_high = ratio(regrets[16.0], regrets[8.0])
         small.append(
-            judged(
+            ClaimResult(
                 "regret is like 1/ε for small ε",
                 f"{PREFIX}; {NOISY} and 12",
                 learner,
@@ -133,7 +132,7 @@ def epsilon(size: Effort) -> Measured:
             )
         )
         large.append(
-            judged(
+            ClaimResult(
                 "privacy is free for large ε",
                 f"{PREFIX}; {NOISY}: ln K/Δ remains",
                 learner,
@@ -147,7 +146,7 @@ def epsilon(size: Effort) -> Measured:
         )
         curves.append(_curve(learner, regrets))
     title = f"Regret against ε, K = {K}, Δ = {gap}"
-    return Measured((*small, *large), Picture(title, "ε", "regret", tuple(curves)))
+    return Measured([*small, *large], Picture(title, "ε", "regret", curves))
 
 
 def deterministic(size: Effort) -> Measured:
@@ -166,7 +165,7 @@ def deterministic(size: Effort) -> Measured:
                 at = {float(np.log(K)): regret for K, regret in regrets.items()}
                 curves.append(_curve(learner, at))
     title = f"Deterministic losses (0, {gap}, {gap}, 1, …), ε = 1"
-    return Measured(tuple(findings), Picture(title, "ln K", "regret", tuple(curves), linear=True))
+    return Measured(findings, Picture(title, "ln K", "regret", curves, linear=True))
 
 
 _COUNTS = (16, 64, 256, 1024, 4096)
@@ -178,7 +177,6 @@ def _order(
     """Whether regret is of the order ln K/ε, and above what no learner can beat."""
     logs = np.log(4096) / np.log(16)
     value, low, high = (bound / logs for bound in ratio(regrets[4096], regrets[16]))
-    runs = len(regrets[16])
     least = min(
         (regret.mean() - Z * standard_error(regret))
         / deterministic_lower_bound(actions=K, epsilon=float(budget), horizon=horizon)
@@ -196,10 +194,10 @@ def _order(
         f" below the lower bound (Δ = {gap}, ε = {epsilon_text(budget)})",
         f"{value:.2f} times; ε R/ln K is {min(scaled):.2f} … {max(scaled):.2f}; R is at least"
         f" {least:.1f} times the lower bound",
-        low,
-        high,
-        runs,
-        verdict(low, high, at_least=1 / 1.5, at_most=1.5) if least >= 1 else "not reproduced",
+        (low, high),
+        len(regrets[16]),
+        at_least=1 / 1.5,
+        at_most=1.5 if least >= 1 else -np.inf,
     )
 
 
@@ -211,5 +209,4 @@ def _worst(actions: int, gap: float) -> World:
 def _curve(name: str, regrets: dict[float, Floats]) -> Curve:
     mean = np.array([regret.mean() for regret in regrets.values()])
     half = np.array([Z * standard_error(regret) for regret in regrets.values()])
-    x = np.array(list(regrets), dtype=float)
-    return Curve(name, x, mean, low=mean - half, high=mean + half, whiskers=True)
+    return Curve.around(name, np.array(list(regrets)), mean, half, whiskers=True)

@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from streamdp.lab.common.cells import epsilon_text
-from streamdp.lab.papers.claims import ClaimResult, Curve, Effort, Measured, Picture, judged, ratio
+from streamdp.lab.papers.claims import ClaimResult, Curve, Effort, Measured, Picture, ratio
 from streamdp.lab.papers.claims.bandits import (
     FIRST,
     KLUCB,
@@ -30,7 +30,7 @@ from streamdp.lab.papers.claims.bandits import (
     runs_of,
     spread_of,
 )
-from streamdp.lab.papers.play import BanditOutcome, simulate_hybrid, steady
+from streamdp.lab.papers.play import simulate_hybrid, steady
 
 SETTINGS = (
     (0.75, 0.7, 0.7, 0.7, 0.7),
@@ -46,14 +46,13 @@ SHOWN = (LAZY_UCB, HYBRID, SUCCESSIVE, THOMPSON, KLUCB)
 
 def panels(size: Effort) -> Measured:
     """The report's sentences about the panels, setting by setting."""
-    findings: list[ClaimResult] = []
-    pictures = []
-    for number, means in enumerate(SETTINGS, 1):
-        outcomes = panel(means, size, horizon=HORIZON)
-        source = f"{OLDER}, §6, mean reward setting {number}"
-        findings += statements(outcomes, source)
-        pictures.append(_picture(outcomes, number))
-    return Measured(tuple(findings), pictures[0])
+    settings = [panel(means, size, horizon=HORIZON) for means in SETTINGS]
+    findings = [
+        statement
+        for number, outcomes in enumerate(settings, 1)
+        for statement in statements(outcomes, f"{OLDER}, §6, mean reward setting {number}")
+    ]
+    return Measured(findings, _picture(settings[0]))
 
 
 def panel(means: Sequence[float], size: Effort, *, horizon: int) -> Regrets:
@@ -109,7 +108,7 @@ def _falls(by_learner: Regrets, shown: FigureLearner, source: str) -> ClaimResul
     outcomes = [by_learner[shown.name, epsilon].regrets[:, -1] for epsilon in BUDGETS]
     value, low, high = max(ratio(after, before) for before, after in pairwise(outcomes))
     course = ", ".join(f"{regrets.mean():.0f}" for regrets in outcomes)
-    return judged(
+    return ClaimResult(
         "the regret of UCB-based learners falls with ε",
         source,
         shown.name,
@@ -121,14 +120,12 @@ def _falls(by_learner: Regrets, shown: FigureLearner, source: str) -> ClaimResul
     )
 
 
-def _picture(by_learner: Regrets, number: int) -> Picture:
-    """The final regret of every learner over ε, as in Hu et al. 2021, Fig. 5, 10 and 12a."""
+def _picture(by_learner: Regrets) -> Picture:
+    """The final regret over ε in the first setting, as in Hu et al. 2021, Fig. 5, 10 and 12a."""
     budgets = np.array([float(epsilon) for epsilon in BUDGETS])
     curves = []
     for shown in SHOWN:
-        outcomes: list[BanditOutcome] = [by_learner[shown.name, epsilon] for epsilon in BUDGETS]
-        last = np.stack([outcome.regrets[:, -1] for outcome in outcomes], axis=1)
-        mean, half = spread_of(last)
-        low = np.maximum(mean - half, 1.0)
-        curves.append(Curve(shown.name, budgets, mean, low=low, high=mean + half, whiskers=True))
-    return Picture(f"Mean reward setting {number}: final regret", "ε", "regret", tuple(curves))
+        runs = [by_learner[shown.name, epsilon].regrets[:, -1] for epsilon in BUDGETS]
+        spread = spread_of(np.stack(runs, axis=1))
+        curves.append(Curve.around(shown.name, budgets, *spread, least=1.0, whiskers=True))
+    return Picture("Mean reward setting 1: final regret", "ε", "regret", curves)

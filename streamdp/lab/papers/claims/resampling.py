@@ -14,7 +14,7 @@ from streamdp.core.kinds.losses import resampled
 from streamdp.core.learners import Leader
 from streamdp.core.randomness import Bits, Purpose, SeededRandomness
 from streamdp.lab.common.cells import Epsilon, epsilon_text, parse_candidate
-from streamdp.lab.papers.claims import Effort, Measured, Z, judged
+from streamdp.lab.papers.claims import ClaimResult, Effort, Measured, Z
 
 Losses = NDArray[np.float32]
 
@@ -38,7 +38,7 @@ def example(size: Effort) -> Measured:
             at = (claimed - 0.02, claimed + 0.02) if claimed else (0.0, 0.5)
             said = f"is {claimed}" if claimed else "is at most 1/2"
             findings.append(
-                judged(
+                ClaimResult(
                     "without resampling the wrong action leads"
                     if claimed
                     else "resampling sets it right",
@@ -52,7 +52,7 @@ def example(size: Effort) -> Measured:
                     at_most=at[1],
                 )
             )
-    return Measured(tuple(findings))
+    return Measured(findings)
 
 
 def _wrong(
@@ -79,7 +79,7 @@ def monotonicity(size: Effort) -> Measured:
             low, high, j, share, n = _worst_share(size, noise, budget, "bernoulli")
             _, _, i, plain, _ = _worst_share(size, noise, budget, "none")
             findings.append(
-                judged(
+                ClaimResult(
                     "P(J = j) ≤ 1/j under resampling",
                     "Wu & Wang 2026, Lemma 6",
                     f"noisy_leader:noise={noise}:resample=bernoulli",
@@ -91,7 +91,7 @@ def monotonicity(size: Effort) -> Measured:
                     at_most=1,
                 )
             )
-    return Measured(tuple(findings))
+    return Measured(findings)
 
 
 def _worst_share(
