@@ -77,6 +77,11 @@ class World:
         """The mean loss of each action in each phase."""
         return self.chances @ np.array(self.outcomes) if self.outcomes else self.chances
 
+    @cached_property
+    def _units(self) -> Ints:
+        """The loss vectors on the grid: outcomes × K."""
+        return np.asarray(np.rint(np.array(self.outcomes) * UNIT), dtype=np.int64)
+
     @property
     def actions(self) -> int:
         """How many."""
@@ -141,9 +146,8 @@ class World:
     def sums(self, lengths: Ints, phases: Ints, generator: Generator) -> Ints:
         """Sums of all losses, on the grid, over the given numbers of slots of these phases."""
         if self.outcomes:
-            units = np.rint(np.array(self.outcomes) * UNIT).astype(np.int64)
             drawn = generator.multinomial(lengths, self.chances[phases])
-            return np.asarray(drawn @ units, dtype=np.int64)
+            return np.asarray(drawn @ self._units, dtype=np.int64)
         shape = (*lengths.shape, self.actions)
         if self.concentration is None:
             ones = binomials(lengths.ravel(), phases.ravel(), self.chances, generator)
@@ -156,9 +160,8 @@ class World:
         """The losses, on the grid, of actions that were shown so often in one phase: R × K."""
         if not self.outcomes:
             return self._on_grid(shown, self.table[phase], generator)
-        units = np.rint(np.array(self.outcomes) * UNIT).astype(np.int64)
         drawn = generator.multinomial(shown, self.chances[phase])  # R × K × outcomes
-        return np.asarray((drawn * units.T).sum(axis=2), dtype=np.int64)
+        return np.asarray((drawn * self._units.T).sum(axis=2), dtype=np.int64)
 
     def _on_grid(self, counts: Ints, means: Floats, generator: Generator) -> Ints:
         if self.concentration is None:

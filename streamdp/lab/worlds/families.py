@@ -17,17 +17,27 @@ import numpy as np
 from streamdp.lab.worlds import CONCENTRATION, Means, World
 
 
+def in_turn(
+    name: str, begins: Sequence[float], rows: Sequence[Means], outcomes: tuple[Means, ...] = ()
+) -> World:
+    """The first row from the start, and at each of some shares of the horizon the next in turn."""
+    later = tuple((begin, rows[at % len(rows)]) for at, begin in enumerate(begins, 1))
+    return World(name, rows[0], later, outcomes)
+
+
+def evenly(count: int) -> list[float]:
+    """Where so many equal stretches of the horizon begin, but for the first."""
+    return [at / count for at in range(1, count)]
+
+
 def _switches(name: str, count: int, *, actions: int, gap: float) -> World:
     """Another action is best after each switch; the others are alike."""
-
-    def means(best: int) -> Means:
-        return tuple(0.5 - gap * (action == best) for action in range(actions))
-
-    later, best = [], 0
+    bests = [0]
     for at in range(1, count + 1):
-        best = (best + 1 + int(_scatter(3 * at) * (actions - 1))) % actions
-        later.append(((at - _scatter(at) / 2) / (count + 1), means(best)))
-    return World(name, means(0), tuple(later))
+        bests.append((bests[-1] + 1 + int(_scatter(3 * at) * (actions - 1))) % actions)
+    begins = [(at - _scatter(at) / 2) / (count + 1) for at in range(1, count + 1)]
+    rows = [tuple(0.5 - gap * (action == best) for action in range(actions)) for best in bests]
+    return in_turn(name, begins, rows)
 
 
 def _scatter(number: int) -> float:
@@ -40,9 +50,7 @@ def smooth(name: str, curves: Sequence[Means], knots: int = 512) -> World:
     places = np.linspace(0, len(curves) - 1, knots)
     columns = np.array(curves).T
     table = np.array([np.interp(places, np.arange(len(curves)), column) for column in columns]).T
-    rows = [tuple(row) for row in table.round(6).tolist()]
-    later = tuple((at / knots, rows[at]) for at in range(1, knots))
-    return World(name, rows[0], later)
+    return in_turn(name, evenly(knots), [tuple(row) for row in table.round(6).tolist()])
 
 
 def _cycles(name: str, count: int, *, actions: int) -> World:
@@ -63,8 +71,7 @@ def _small_changes(name: str, *, actions: int, changes: int) -> World:
             step = 0.04 if _scatter((at + 1) * (action + 3) ** 2) < 0.5 else -0.04
             means[action] += step if 0.2 <= means[action] + step <= 0.8 else -step
         rows.append(tuple(round(mean, 6) for mean in means))
-    later = tuple((at / changes, rows[at]) for at in range(1, changes))
-    return World(name, rows[0], later)
+    return in_turn(name, evenly(changes), rows)
 
 
 _GOOD_DAYS = ((0.1, 0.2, 0.2, 0.3, 0.3), (0.6, 0.7, 0.75, 0.7, 0.8), (0.3, 0.3, 0.2, 0.35, 0.9))
@@ -89,22 +96,12 @@ DRIFTING = (
 )
 
 OTHERS = (
-    World(
-        "seasons",
-        (0.3, 0.5, 0.5, 0.45, 0.6),
-        tuple(
-            (at / 16, ((0.3, 0.5, 0.5, 0.45, 0.6), (0.5, 0.5, 0.3, 0.45, 0.6))[at % 2])
-            for at in range(1, 16)
-        ),
-    ),
+    in_turn("seasons", evenly(16), [(0.3, 0.5, 0.5, 0.45, 0.6), (0.5, 0.5, 0.3, 0.45, 0.6)]),
     World("correlated, stationary", (0.3, 0.3, 0.2, 0.2), (), _GOOD_DAYS + _BAD_DAYS),
-    World(
+    in_turn(
         "correlated, 10 switches",
-        (0.3, 0.3, 0.2, 0.2),
-        tuple(
-            (at / 11 - 0.02, ((0.3, 0.3, 0.2, 0.2), (0.1, 0.2, 0.2, 0.5))[at % 2])
-            for at in range(1, 11)
-        ),
+        [begin - 0.02 for begin in evenly(11)],
+        [(0.3, 0.3, 0.2, 0.2), (0.1, 0.2, 0.2, 0.5)],
         _GOOD_DAYS + _BAD_DAYS,
     ),
     _small_changes("many small changes", actions=6, changes=256),

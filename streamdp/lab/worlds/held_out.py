@@ -13,17 +13,20 @@ from collections.abc import Sequence
 import numpy as np
 
 from streamdp.lab.worlds import Means, World
-from streamdp.lab.worlds.families import DRIFTING, FEEDBACK, OTHERS, STATIONARY, smooth
+from streamdp.lab.worlds.families import (
+    DRIFTING,
+    FEEDBACK,
+    OTHERS,
+    STATIONARY,
+    evenly,
+    in_turn,
+    smooth,
+)
 
 
 def _irregular(number: int) -> float:
     """A number between 0 and 1: multiples of √2 − 1, unlike those in `families`."""
     return number * 0.41421356237309515 % 1
-
-
-def _phases(name: str, shares: Sequence[float], rows: Sequence[Means]) -> World:
-    """The first row from the start, each later one from its share of the horizon on."""
-    return World(name, rows[0], tuple(zip(shares, rows[1:], strict=True)))
 
 
 def _best_of(best: int, actions: int, *, gap: float, step: float, base: float) -> Means:
@@ -40,7 +43,7 @@ def _turns(
     for at in range(len(shares) + 1):
         rows.append(_best_of(best, actions, gap=gap, step=step, base=base))
         best = (best + 1 + int(_irregular(at + 1) * (actions - 1))) % actions
-    return _phases(name, shares, rows)
+    return in_turn(name, shares, rows)
 
 
 def _walk(name: str, *, actions: int, changes: int, step: float) -> World:
@@ -50,7 +53,7 @@ def _walk(name: str, *, actions: int, changes: int, step: float) -> World:
         up = np.array([_irregular((at + 2) * (action + 5) ** 2) < 0.5 for action in range(actions)])
         means = np.clip(means + np.where(up, step, -step), 0.1, 0.9)
         rows.append(tuple(means.round(6).tolist()))
-    return _phases(name, [at / changes for at in range(1, changes)], rows)
+    return in_turn(name, evenly(changes), rows)
 
 
 def _rotation(name: str, *, actions: int) -> World:
@@ -92,16 +95,10 @@ HELD_OUT_STATIONARY = (
 )
 
 HELD_OUT_DRIFTING = (
-    World(
+    in_turn(
         "three seasons in turn, K = 4",
-        (0.3, 0.4, 0.5, 0.45),
-        tuple(
-            ((at + 0.3 * _irregular(at)) / 24, row)
-            for at in range(1, 24)
-            for row in [
-                ((0.3, 0.4, 0.5, 0.45), (0.55, 0.35, 0.5, 0.4), (0.5, 0.45, 0.5, 0.2))[at % 3]
-            ]
-        ),
+        [(at + 0.3 * _irregular(at)) / 24 for at in range(1, 24)],
+        [(0.3, 0.4, 0.5, 0.45), (0.55, 0.35, 0.5, 0.4), (0.5, 0.45, 0.5, 0.2)],
     ),
     _turns(
         "abrupt, then calm", [0.013 * at for at in range(1, 9)],
@@ -111,33 +108,16 @@ HELD_OUT_DRIFTING = (
         "calm, then abrupt", [0.6 + 0.04 * at for at in range(1, 9)],
         actions=6, gap=0.15, step=0.02, base=0.35,
     ),
-    _turns(
-        "50 switches, K = 12", [at / 51 for at in range(1, 51)],
-        actions=12, gap=0.1, step=0.01, base=0.4,
-    ),
-    _turns(
-        "two actions, 30 switches", [at / 31 for at in range(1, 31)],
-        actions=2, gap=0.1, step=0.0, base=0.45,
-    ),
-    _turns(
-        "rare losses, 12 switches", [at / 13 for at in range(1, 13)],
-        actions=8, gap=0.02, step=0.005, base=0.02,
-    ),
+    _turns("50 switches, K = 12", evenly(51), actions=12, gap=0.1, step=0.01, base=0.4),
+    _turns("two actions, 30 switches", evenly(31), actions=2, gap=0.1, step=0.0, base=0.45),
+    _turns("rare losses, 12 switches", evenly(13), actions=8, gap=0.02, step=0.005, base=0.02),
     _walk("400 small steps, K = 10", actions=10, changes=400, step=0.02),
     _rotation("ranks rotate, K = 7", actions=7),
-    World(
-        "common shocks, 8 changes",
-        _CALM,
-        tuple((at / 9, (_CALM, _TURNED)[at % 2]) for at in range(1, 9)),
-        _SHOCKS,
-    ),
-    World(
+    in_turn("common shocks, 8 changes", evenly(9), [_CALM, _TURNED], _SHOCKS),
+    in_turn(
         "heavy tails, 15 changes",
-        (0.7, 0.24, 0.05, 0.01),
-        tuple(
-            (at / 16, ((0.7, 0.24, 0.05, 0.01), (0.7, 0.24, 0.01, 0.05))[at % 2])
-            for at in range(1, 16)
-        ),
+        evenly(16),
+        [(0.7, 0.24, 0.05, 0.01), (0.7, 0.24, 0.01, 0.05)],
         _TAILS,
     ),
 )  # fmt: skip
