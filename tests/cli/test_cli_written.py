@@ -28,7 +28,7 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for name in (
         "streamdp.lab.logs.open_log",
-        "streamdp.lab.datasets.load",
+        "streamdp.lab.datasets.columns",
         "streamdp.lab.simulation.simulate",
         "streamdp.lab.papers.claims.claims",
     ):
