@@ -68,7 +68,7 @@ def test_does_the_screen_part_what_is_public_from_what_only_a_simulator_knows() 
         screen.Row("campers", "outdoor", 9, 5000, [0.3, 0.1, -0.01], 0.02, False),
     ]
     half, one = Fraction(1, 2), Fraction(1)
-    frame = screen.Frame(rows, half, half, one, 6000, 0.5, 10.0, "http://x")
+    frame = screen.Frame(rows, half, one, 6000, 0.5, 10.0, "http://x")
     shown = text(screen.drawn(frame))
     assert "1/2 of 1" in shown
     assert "does not grow with time" in shown
@@ -82,15 +82,13 @@ def test_are_banners_told_by_what_was_published_alone() -> None:
     half, one = Fraction(1, 2), Fraction(1)
     known = screen.Banner("free delivery", 0.75, 3000, (9.25, 11.5))
     banners = [screen.Banner("gift cards", None, 0, None), known]
-    frame = screen.Frame([], half, half, one, 6000, 0.5, 10.0, "http://x", banners)
+    frame = screen.Frame([], half, one, 6000, 0.5, 10.0, "http://x", banners)
     shown = text(screen.drawn(frame))
     assert "only clicks on the shown banner are known" in shown
     assert "9.2 to 11.5" in shown
     assert "75%" in shown
     assert "banners free delivery: 75%  ε" in screen.as_line(frame)
-    assert "banners …" in screen.as_line(
-        screen.Frame([], half, half, one, 0, 0.0, 1.0, "", banners[:1])
-    )
+    assert "banners …" in screen.as_line(screen.Frame([], half, one, 0, 0.0, 1.0, "", banners[:1]))
 
 
 def test_are_clicks_scored_by_what_the_simulator_alone_knows() -> None:
@@ -156,7 +154,7 @@ def test_does_a_terminal_of_24_lines_hold_the_picture() -> None:
     ]
     banners = [screen.Banner(name, 0.25, 3000, (9.25, 11.5)) for name in BANNERS]
     one = Fraction(1)
-    frame = screen.Frame(rows, one, one, one, 6000, 0.5, 10.0, "http://x", banners, one)
+    frame = screen.Frame(rows, one, one, 6000, 0.5, 10.0, "http://x", banners, one)
     for width in (80, 100):
         shown = text(screen.drawn(frame), width=width)
         assert shown.count("\n") <= 23

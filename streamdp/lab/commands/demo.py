@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from streamdp.lab.demo.show import Show
-    from streamdp.ports import Administrator, Technology
+    from streamdp.ports import Technology
     from streamdp.service.config import Configuration
 
 PORT = 8080
@@ -54,6 +54,7 @@ def demo(
     """
     from rich.console import Console
 
+    from streamdp.lab.demo.show import configuration
     from streamdp.testing.free_ports import free_address
 
     console = Console(highlight=False)
@@ -63,7 +64,8 @@ def demo(
         transport = stack.enter_context(_transport(place, kafka=kafka, bootstrap=bootstrap))
         address = listen or free_address(PORT)
         path = place / "streamdp.toml"
-        _write(path, transport=transport, listen=address)
+        settings = configuration(path, transport=transport, listen=address)
+        path.write_text(settings, encoding="utf-8")
         console.print(f"The status page is at [link]http://{address}[/link]; it learns for"
                       f" {seconds:.0f} s.")  # fmt: skip
         foreign = kafka and bootstrap is not None
@@ -74,12 +76,6 @@ def demo(
             asyncio.run(_remove(path))
         stays = folder is not None and (not kafka or foreign)
         _conclude(console, show, kept=path if stays else None)
-
-
-def _write(path: Path, *, transport: str, listen: str) -> None:
-    from streamdp.lab.demo.show import configuration
-
-    path.write_text(configuration(path, transport=transport, listen=listen), encoding="utf-8")
 
 
 def _shown(path: Path, console: Console, *, seconds: float, address: str, refuse: bool) -> Show:
@@ -115,40 +111,30 @@ def _shown(path: Path, console: Console, *, seconds: float, address: str, refuse
 
 
 async def _prepare(configuration: Configuration, technology: Technology, *, refuse: bool) -> None:
-    """Create topics, as `streamdp topics create` does; maybe refuse those that are there."""
-    from streamdp.ports import closing
+    """Create topics, as `streamdp topics create` does; maybe refuse those of somebody else."""
+    from streamdp.core.errors import InvalidConfig
+    from streamdp.ports import RemovingAdministrator, closing
 
     async with closing(technology.administrator()) as administrator:
         if refuse:
-            await _refuse_existing(administrator, configuration)
+            assert isinstance(administrator, RemovingAdministrator)
+            if there := await administrator.existing(configuration.topics()):
+                expected = "none of the demonstration's topics on this cluster; delete them, or go"
+                expected += " on with the configuration that an earlier --folder kept"
+                got = ", ".join(there)
+                raise InvalidConfig("--bootstrap", "topics exist", expected=expected, got=got)
         await administrator.create(configuration.topics(), partitions=1)
-
-
-async def _refuse_existing(administrator: Administrator, configuration: Configuration) -> None:
-    """Refuse to write into topics that somebody else has made."""
-    from streamdp.core.errors import InvalidConfig
-    from streamdp.ports import RemovingAdministrator
-
-    assert isinstance(administrator, RemovingAdministrator)
-    there = await administrator.existing(configuration.topics())
-    if there:
-        expected = "none of the demonstration's topics on this cluster; delete them, or go on with"
-        expected += " the configuration that an earlier --folder kept"
-        raise InvalidConfig("--bootstrap", "topics exist", expected=expected, got=", ".join(there))
 
 
 async def _remove(path: Path) -> None:
     """Delete the topics of the demonstration."""
-    from streamdp.ports import RemovingAdministrator
+    from streamdp.ports import RemovingAdministrator, closing
     from streamdp.service.config import Configuration
 
     configuration = Configuration.load(path, environment={})
-    administrator = configuration.technology().administrator()
-    assert isinstance(administrator, RemovingAdministrator)
-    try:
+    async with closing(configuration.technology().administrator()) as administrator:
+        assert isinstance(administrator, RemovingAdministrator)
         await administrator.remove(configuration.topics())
-    finally:
-        await administrator.close()
 
 
 def _conclude(console: Console, show: Show, *, kept: Path | None) -> None:
@@ -168,23 +154,22 @@ def _conclude(console: Console, show: Show, *, kept: Path | None) -> None:
         console.print(f"The first action was on the screen after {show.first_action:.1f} s.",
                       style="dim")  # fmt: skip
     console.print("\n[bold]Where to look next[/]")
-    for command, meaning in _next(kept):
+    files = {
+        f"streamdp run --with-serve --config {kept}": "goes on learning, with the status page",
+        f"streamdp ledger verify --config {kept}": "recomputes the guarantee from the ledger",
+    }
+    again = {"streamdp demo --folder shop": "the same, but keeps its files"}
+    for command, meaning in ((again if kept is None else files) | _NEXT).items():
         console.print(f"  [cyan]{command}[/]\n      {meaning}", soft_wrap=True)
 
 
-def _next(kept: Path | None) -> Iterator[tuple[str, str]]:
-    """Commands to type next, and their reasons."""
-    if kept is None:
-        yield "streamdp demo --folder shop", "the same, but keeps its files"
-    else:
-        yield f"streamdp run --with-serve --config {kept}", "goes on learning, with the status page"
-        yield f"streamdp ledger verify --config {kept}", "recomputes the guarantee from the ledger"
-    yield (
-        "make example",
-        "clicks that come later, on a real Kafka, with a shop to click in (in a checkout)",
-    )
-    yield "streamdp check --example", "a configuration that explains every key"
-    yield "streamdp audit", "does each learner cost an event what its ledger says?"
+_NEXT = {
+    "make example": "clicks that come later, on a real Kafka, with a shop to click in (in a"
+    " checkout)",
+    "streamdp check --example": "a configuration that explains every key",
+    "streamdp audit": "does each learner cost an event what its ledger says?",
+}
+"""Commands to type next, and their reasons."""
 
 
 @contextmanager
@@ -193,22 +178,14 @@ def _transport(place: Path, *, kafka: bool, bootstrap: str | None) -> Iterator[s
     if not kafka:
         yield f'kind = "sqlite"\npath = "{place / "streamdp.db"}"'
         return
-    if bootstrap is not None:
-        yield _kafka(bootstrap)
-        return
-    try:
-        from streamdp.testing.broker import borrow_broker
-    except ModuleNotFoundError:  # the image of production is made without it
-        from streamdp.core.errors import InvalidConfig
+    with ExitStack() as stack:
+        if bootstrap is None:
+            try:
+                from streamdp.testing.broker import borrow_broker
+            except ModuleNotFoundError:  # the image of production is made without it
+                from streamdp.core.errors import refuse
 
-        got = "an installation without the test broker"
-        raise InvalidConfig(
-            "--kafka", "no broker", expected="--bootstrap HOST:PORT", got=got
-        ) from None
-
-    with borrow_broker() as broker:
-        yield _kafka(broker.bootstrap)
-
-
-def _kafka(bootstrap: str) -> str:
-    return f'kind = "kafka"\nbootstrap = "{bootstrap}"\nsingle_broker = true'
+                got = "an installation without the test broker"
+                refuse("--kafka", "no broker", "--bootstrap HOST:PORT", got)
+            bootstrap = stack.enter_context(borrow_broker()).bootstrap
+        yield f'kind = "kafka"\nbootstrap = "{bootstrap}"\nsingle_broker = true'

@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from streamdp.lab.demo.world import SEGMENTS, Clicks, Score
+from streamdp.lab.demo.world import Clicks, Score
 from streamdp.wire.unprotected import NOT_PRIVATE
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -48,7 +48,6 @@ class Frame:
 
     rows: Sequence[Row]
     charged: Fraction
-    configured: Fraction
     budget: Fraction
     visits: int
     progress: float  # 0 … 1
@@ -188,18 +187,14 @@ def summary(scores: dict[str, Score], *, charged: Fraction, budget: Fraction) ->
     table = _final_table("Visits without a sale, in 100", ", no real service shows this")
     for name in ("segment", "streamdp", "random shelf", "best fixed shelf", "best at each moment"):
         table.add_column(name, justify="left" if name == "segment" else "right")
-    total = Score()
-    for segment in SEGMENTS:
-        score = scores[segment.name]
-        table.add_row(segment.name, *_per_hundred(score, score.random, score.best_fixed))
-        total.visits += score.visits
-        total.shown += score.shown
-        total.best_then += score.best_then
-    at_random = sum(score.random for score in scores.values())
-    fixed = sum(score.best_fixed for score in scores.values())
+    for name, score in scores.items():
+        table.add_row(name, *_per_hundred(score.ways, score.visits))
+    lost = [sum(ways) for ways in zip(*(score.ways for score in scores.values()), strict=True)]
+    visits = sum(score.visits for score in scores.values())
     table.add_section()
-    table.add_row("all", *_per_hundred(total, at_random, fixed), style="bold")
-    gained = (at_random - total.shown) / max(1e-9, at_random - total.best_then)
+    table.add_row("all", *_per_hundred(lost, visits), style="bold")
+    shown, at_random, _, best_then = lost
+    gained = (at_random - shown) / max(1e-9, at_random - best_then)
     return Group(
         table,
         Text(
@@ -217,7 +212,6 @@ def clicks_summary(clicks: Clicks, *, charged: Fraction) -> RenderableType:
     """The banners' result, from the simulator's own knowledge."""
     table = _final_table("Clicks of 100 visits; streamdp saw only those on the shown banner", "")
     table.min_width = 70
-    visits = max(1, clicks.visits)
     ways = {
         "streamdp": clicks.clicked,
         "random banner": clicks.random,
@@ -225,11 +219,9 @@ def clicks_summary(clicks: Clicks, *, charged: Fraction) -> RenderableType:
     }
     for name in ways:
         table.add_column(name, justify="right")
-    table.add_row(*(f"{100 * count / visits:.1f}" for count in ways.values()))
+    table.add_row(*_per_hundred(ways.values(), clicks.visits))
     return Group(table, Text(f"Each event of the banners was charged ε = {charged}."))
 
 
-def _per_hundred(score: Score, at_random: float, fixed: float) -> list[str]:
-    visits = max(1, score.visits)
-    values = (score.shown, at_random, fixed, score.best_then)
-    return [f"{100 * value / visits:.1f}" for value in values]
+def _per_hundred(counts: Iterable[float], visits: int) -> list[str]:
+    return [f"{100 * count / max(1, visits):.1f}" for count in counts]

@@ -10,6 +10,7 @@ The shop is a reader like any other: it learns what to show from the published a
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -50,49 +51,52 @@ TICK_SECONDS = 0.1
 LINE_SECONDS = 5.0
 _SEED = 20260529
 
-CONFIGURATION = """\
+
+def configuration(path: Path, *, transport: str, listen: str) -> str:
+    """The demonstration's configuration file."""
+    return f"""\
 # What `streamdp demo` runs: `streamdp run --with-serve --config {path}` goes on where it stopped.
-app = "{app}"
+app = "{PREFIX}"
 
 [transport]
 {transport}
 
-[topics.{input}]
+[topics.{INPUT}]
 budget = "1.0"                # the most ε that one visit may cost, all streams together
 partitions = 1
 
-[streams.{stream}]
-input = "{input}"
+[streams.{STREAM}]
+input = "{INPUT}"
 start = "earliest"
-actions = [{actions}]
-fallback_action = "{fallback}"
+actions = {json.dumps(SHELVES)}
+fallback_action = "{FALLBACK}"
 
-[streams.{stream}.learner]
+[streams.{STREAM}.learner]
 recipe = "incumbent_leader"
 epsilon = "0.5"               # what each visit is charged for the action
 schedule = "capped 512"       # blocks of at most 512 visits, so that it follows drift
 
-[[streams.{stream}.estimates]]
+[[streams.{STREAM}.estimates]]
 name = "block_regret"         # what the status page draws; released with noise
 epsilon = "0.25"              # charged to the same visits, beside the action
 min_length = 64
 
-[topics.{banner_input}]
+[topics.{BANNER_INPUT}]
 budget = "1.0"
 partitions = 1
 
-[streams.{banner_stream}]       # sees only what came of the banner that was shown
-input = "{banner_input}"
+[streams.{BANNER_STREAM}]       # sees only what came of the banner that was shown
+input = "{BANNER_INPUT}"
 start = "earliest"
 observes = "feedback"
-actions = [{banners}]
-fallback_action = "{first_banner}"
+actions = {json.dumps(BANNERS)}
+fallback_action = "{BANNERS[0]}"
 
-[streams.{banner_stream}.learner]
+[streams.{BANNER_STREAM}.learner]
 recipe = "policy_following"   # publishes a policy: each visitor draws a banner from it
 epsilon = "1"
 
-[streams.{banner_stream}.feedback]
+[streams.{BANNER_STREAM}.feedback]
 content = "reward"            # 1: clicked, 0: not
 salt = "demo"                 # the same for all that draw
 
@@ -102,25 +106,6 @@ listen = "{listen}"
 [log]
 format = "json"
 """
-
-
-def configuration(path: Path, *, transport: str, listen: str) -> str:
-    """The demonstration's configuration file."""
-    actions = ", ".join(f'"{shelf}"' for shelf in SHELVES)
-    return CONFIGURATION.format(
-        path=path,
-        app=PREFIX,
-        transport=transport,
-        input=INPUT,
-        stream=STREAM,
-        actions=actions,
-        fallback=FALLBACK,
-        banner_stream=BANNER_STREAM,
-        banner_input=BANNER_INPUT,
-        banners=", ".join(f'"{banner}"' for banner in BANNERS),
-        first_banner=BANNERS[0],
-        listen=listen,
-    )
 
 
 class Show:
@@ -213,7 +198,6 @@ class Show:
         self.frame = screen.Frame(
             rows=rows,
             charged=releases.charged(),
-            configured=about.charge,
             budget=about.budget,
             visits=sum(score.visits for score in self.world.scores.values()),
             progress=progress,

@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 SHELVES = ("bestsellers", "new in", "for kids", "outdoor", "second hand")
 FALLBACK = "bestsellers"
@@ -28,15 +29,13 @@ Means = tuple[float, ...]
 """Each shelf's probability that the visitor buys nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A group of visitors with one taste, until it drifts."""
+class Segment(NamedTuple):
+    """A group of visitors with one taste, which may drift."""
 
     name: str
     share: float  # part of all visits
     before: Means
-    after: Means
-    drifts_at: float = 0.5  # part of the demonstration's time; 1 means never
+    after: Means  # from half of the demonstration's time on
 
     @property
     def key(self) -> bytes:
@@ -45,7 +44,7 @@ class Segment:
 
     def means(self, progress: float) -> Means:
         """The taste at a time of the demonstration."""
-        return self.before if progress < self.drifts_at else self.after
+        return self.before if progress < 0.5 else self.after
 
 
 _FAMILIES = (0.62, 0.70, 0.44, 0.66, 0.72)
@@ -54,8 +53,8 @@ _CAMPERS = (0.64, 0.68, 0.74, 0.42, 0.63)
 _RAINED_IN = (0.66, 0.41, 0.74, 0.72, 0.63)
 
 SEGMENTS = (
-    Segment("families", 0.4, _FAMILIES, _FAMILIES, 1.0),
-    Segment("students", 0.35, _STUDENTS, _STUDENTS, 1.0),
+    Segment("families", 0.4, _FAMILIES, _FAMILIES),
+    Segment("students", 0.35, _STUDENTS, _STUDENTS),
     Segment("campers", 0.25, _CAMPERS, _RAINED_IN),  # autumn comes
 )
 
@@ -87,6 +86,11 @@ class Score:
         """The loss of the shelf that was best in hindsight."""
         return min(self.totals)
 
+    @property
+    def ways(self) -> tuple[float, float, float, float]:
+        """The losses of what was shown, a random shelf, the best fixed one and the best then."""
+        return self.shown, self.random, self.best_fixed, self.best_then
+
 
 @dataclass(slots=True)
 class Clicks:
@@ -110,9 +114,8 @@ class Clicks:
 class ShopWorld:
     """Makes visits, and keeps score."""
 
-    def __init__(self, seed: int, segments: Sequence[Segment] = SEGMENTS) -> None:
-        self.segments = segments
-        self.scores = {segment.name: Score() for segment in segments}
+    def __init__(self, seed: int) -> None:
+        self.scores = {segment.name: Score() for segment in SEGMENTS}
         self.clicks = Clicks()
         self._chance = random.Random(seed)  # noqa: S311  # a simulation, no secret
 
