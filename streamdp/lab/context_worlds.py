@@ -43,7 +43,7 @@ from streamdp.core.learners.feedback.policy_contexts import UP_TO
 from streamdp.core.learners.recipes import CONTEXTS
 from streamdp.lab.common.answer import Answer, Trajectory, standard_error
 from streamdp.lab.common.cells import Candidate, LearnerCell
-from streamdp.lab.play import NOBODY, RunBits, play, slots_of, totals
+from streamdp.lab.play import NOBODY, RunBits, play, slots_of
 
 LEARNED = 0.25
 """The share of uniform play's loss that counts as learned."""
@@ -112,7 +112,7 @@ class Table:
             raise InvalidConfig("--traffic", "no number", expected=expected, got=self.traffic)
 
     @classmethod
-    def read(cls, text: str, where: str = "--context") -> Shape:
+    def read(cls, text: str) -> Shape:
         """A shape as it is written: `8,3,4,6`.
 
         >>> Table.read("8,3")
@@ -124,7 +124,7 @@ class Table:
             shape = ()
         if not shape or min(shape) < 2:
             expected = "levels of each field, two or more (one is `other`), such as 8,3,4,6"
-            raise InvalidConfig(where, "no fields", expected=expected, got=text)
+            raise InvalidConfig("--context", "no fields", expected=expected, got=text)
         return shape
 
     @classmethod
@@ -242,7 +242,8 @@ def _answer(table: Table, rates: Floats, name: str, learner: PolicyLearner, numb
     if len(learner.actions) == table.actions:  # without contexts all cells are one: the same law
         rates, gaps = (np.einsum("rck,c->rk", of, shares)[:, None] for of in (rates, gaps))
         shares = np.ones(1)
-    shows = TableShows(rates, shares, learner, (table.seed, number), table.slots)
+    generator = default_rng((table.seed, number))
+    shows = TableShows(rates, shares, learner, generator, table.slots)
     bits = RunBits.of(table.seed, range(len(rates)), number=number)
     lost, ends = [], [0]
     for step in play(learner, len(bits), shows, bits):
@@ -277,46 +278,39 @@ def shares_of(shape: Shape) -> Floats:
     return shares
 
 
+@dataclass(frozen=True)
 class TableShows:
     """Fills the columns of a kind that sees the shown action's reward, in a table of cells.
 
     Rates are runs × cells × actions. A learner without contexts has one policy for all cells.
     """
 
-    def __init__(
-        self,
-        rates: Floats,
-        shares: Floats,
-        learner: PolicyLearner,
-        seed: Sequence[int],
-        horizon: int,
-    ) -> None:
-        self.shares = shares
-        self._rates = rates
-        self._learner = learner
-        self._rng, self._horizon = default_rng(seed), horizon
-        self._apart = len(learner.actions) > rates.shape[2]
+    rates: Floats
+    shares: Floats
+    learner: PolicyLearner
+    generator: Generator
+    horizon: int
 
     def policies(self, in_force: InForce) -> Floats:
         """The policy of each run and cell."""
-        policies = np.reshape(in_force / PARTS, (len(self._rates), -1, self._rates.shape[2]))
-        return np.asarray(np.broadcast_to(policies, self._rates.shape))
+        policies = np.reshape(in_force / PARTS, (len(self.rates), -1, self.rates.shape[2]))
+        return np.asarray(np.broadcast_to(policies, self.rates.shape))
 
     def __call__(self, block: int, rows: Ints, in_force: InForce) -> tuple[Ints, Columns]:
         """Draw the events of a block."""
-        schedule = self._learner.schedule
-        if schedule.stop(block) - 1 > self._horizon:
+        schedule, generator = self.learner.schedule, self.generator
+        if schedule.stop(block) - 1 > self.horizon:
             return NOBODY
         length = schedule.stop(block) - schedule.start(block)
         policies = self.policies(in_force)
         policies = policies / policies.sum(axis=2, keepdims=True)
-        events = self._rng.multinomial(length, self.shares, size=len(self._rates))
-        shown: Ints = self._rng.multinomial(events, policies)
-        gains: Ints = self._rng.binomial(shown, self._rates) * UNIT - shown * NULL
-        if not self._apart:
+        events = generator.multinomial(length, self.shares, size=len(self.rates))
+        shown: Ints = generator.multinomial(events, policies)
+        gains: Ints = generator.binomial(shown, self.rates) * UNIT - shown * NULL
+        if len(self.learner.actions) == self.rates.shape[2]:  # without contexts
             gains, shown = gains.sum(axis=1), shown.sum(axis=1)
         many = len(rows)
-        return rows, totals(self._learner, gains.reshape(many, -1), shown.reshape(many, -1))
+        return rows, self.learner.added(gains.reshape(many, -1), shown.reshape(many, -1))
 
 
 def as_json(table: Table, found: Iterable[Learned]) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from streamdp.core.grid import NULL, UNIT
 from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES
 from streamdp.lab.context_worlds import TableShows, shares_of
-from streamdp.lab.play import NOBODY, RunBits, play, slots_of, totals
+from streamdp.lab.play import NOBODY, RunBits, play, slots_of
 
 Floats = NDArray[np.float64]
 Shape = tuple[int, ...]
@@ -197,46 +197,37 @@ def settings() -> Iterator[Setting]:
 # -- playing -------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
 class Phases(TableShows):
     """Events whose rates change at equal parts of the horizon, wherever a block is then."""
 
-    def __init__(
-        self,
-        phases: Floats,
-        shares: Floats,
-        learner: PolicyLearner,
-        seed: Sequence[int],
-        slots: int,
-    ) -> None:
-        """Phases are parts × runs × cells × actions."""
-        super().__init__(phases[0], shares, learner, seed, slots)
-        self._phases = phases
+    phases: Floats  # parts × runs × cells × actions
 
     def parts(self, block: int) -> Iterator[tuple[Floats, int]]:
         """The rates of each part that a block has slots in, and how many."""
-        slots = slots_of(self._learner.schedule, block, self._horizon)
-        for number, rates in enumerate(self._phases):
-            begin, end = (self._horizon * at // len(self._phases) for at in (number, number + 1))
+        slots = slots_of(self.learner.schedule, block, self.horizon)
+        for number, rates in enumerate(self.phases):
+            begin, end = (self.horizon * at // len(self.phases) for at in (number, number + 1))
             many = min(slots.stop, end) - max(slots.start, begin)
             if many > 0:
                 yield rates, many
 
     def __call__(self, block: int, rows: Ints, in_force: InForce) -> tuple[Ints, Columns]:
         """Draw the events of a block."""
-        if self._learner.schedule.stop(block) - 1 > self._horizon:
+        if self.learner.schedule.stop(block) - 1 > self.horizon:
             return NOBODY
         policies = self.policies(in_force)
         policies = policies / policies.sum(axis=2, keepdims=True)
         gains, shown = np.zeros((2, *policies.shape), dtype=np.int64)
         for rates, many in self.parts(block):
-            events = self._rng.multinomial(many, self.shares, size=len(rates))
-            shows = self._rng.multinomial(events, policies)
-            gains += self._rng.binomial(shows, rates) * UNIT - shows * NULL
+            events = self.generator.multinomial(many, self.shares, size=len(rates))
+            shows = self.generator.multinomial(events, policies)
+            gains += self.generator.binomial(shows, rates) * UNIT - shows * NULL
             shown += shows
-        if not self._apart:
+        if len(self.learner.actions) == self.rates.shape[2]:
             gains, shown = gains.sum(axis=1), shown.sum(axis=1)
         of_rows = (of.reshape(len(rows), -1) for of in (gains, shown))
-        return rows, totals(self._learner, *of_rows)
+        return rows, self.learner.added(*of_rows)
 
 
 def learner_of(name: str, of: Setting) -> PolicyLearner:
@@ -257,7 +248,8 @@ def regrets(name: str, of: Setting, runs: int) -> list[float]:
     learner, worlds = learner_of(name, of), [of.drawn(seed) for seed in range(runs)]
     phases = np.array([world.rates for world in worlds]).swapaxes(0, 1)
     shares = worlds[0].shares
-    shows = Phases(phases, shares, learner, (0, 7), of.events)
+    generator = np.random.default_rng((0, 7))
+    shows = Phases(phases[0], shares, learner, generator, of.events, phases)
     lost, uniform = np.zeros((2, runs))
     for step in play(learner, runs, shows, RunBits.of(1, range(runs))):
         for rates, many in shows.parts(step.block):

@@ -79,7 +79,7 @@ def logs(
     rates = 0.05 + 0.03 * rng.standard_normal((runs, TWO.cells, 4))
     rates *= np.exp(apart * np.repeat([-1.0, 0.5, 1.0, -1.0], 3))[:, None]
     rates = np.clip(rates, 0.005, 0.5)
-    shows = TableShows(rates, shares_of(SHAPE), learner, (3, 1), slots)
+    shows = TableShows(rates, shares_of(SHAPE), learner, np.random.default_rng((3, 1)), slots)
     released, tables, policies, state = [], [], [], nothing_known(learner, runs)
     evidence, far = learner.evidence, []
     assert isinstance(evidence, ReleasedTables)

@@ -152,7 +152,7 @@ def test_a_block_has_all_its_events_at_the_rates_of_their_cells(name: str, which
     cells = WORLDS[name](table.shape, 2, np.random.default_rng(3)).reshape(1, -1, 2)
     rates = np.clip(0.1 + 0.2 * cells, 0, 1)
     shares = shares_of(table.shape)
-    fill = TableShows(rates, shares, learner, (1, 2), table.slots)
+    fill = TableShows(rates, shares, learner, np.random.default_rng((1, 2)), table.slots)
     width = len(learner.actions)
     in_force = np.full((1, width), PARTS // 2, dtype=np.uint32)
     _, columns = fill(block, np.arange(1), in_force)
@@ -185,18 +185,8 @@ CLICKS = ["--observes", "feedback", "--context", "2", "--json"]
 
 def test_both_commands_print_the_worlds() -> None:
     """`plan` the asked table, `simulate` one for each ε; without --json tables and a verdict."""
-    asked = [
-        "--actions",
-        "2",
-        "--epsilon",
-        "1",
-        "--rate",
-        "0.2",
-        "--gap",
-        "0.2",
-        "--horizon",
-        "4000",
-    ]
+    asked = ["--actions", "2", "--epsilon", "1", "--rate", "0.2", "--gap", "0.2"]
+    asked += ["--horizon", "4000"]
     planned = json.loads(run("plan", *CLICKS, *asked))
     simulated = json.loads(run("simulate", *CLICKS, "--slots", "500", "--epsilon", "1,2"))
     assert [of["epsilon"] for of in planned + simulated] == ["1", "1", "2"]

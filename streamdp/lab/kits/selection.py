@@ -42,8 +42,6 @@ from streamdp.lab.audit import flaws_of_races
 from streamdp.lab.audit.sampler import chi2
 from streamdp.lab.kits.kinds import require
 
-Sums = Ints
-
 TOLERANCE = 1e-9  # of a log-probability in the price: quadrature, not privacy, is that coarse
 _COARSE = 6
 _COARSE_DRAWN = 4  # random bits of a word: the first words of 50 actions nearly always tie
@@ -83,7 +81,7 @@ class Case:
     """One row of sums with a public prior, and what is special about it."""
 
     name: str
-    sums: Sums
+    sums: Ints
     bonuses: tuple[int, ...] | None = None  # in thirds of a noise unit
     incumbent: int | None = None
     coarse: bool = False  # whether to draw with coarse words too, which is slow
@@ -100,7 +98,7 @@ class Case:
         """The log-probabilities that the mechanism claims."""
         return mechanism.log_probabilities(self.sums, self.prior(1))
 
-    def winners(self, mechanism: Mechanism, bits: Bits) -> Sums:
+    def winners(self, mechanism: Mechanism, bits: Bits) -> Ints:
         """One draw per row of bits."""
         rows = np.tile(self.sums, (bits.rows, 1))
         return mechanism.select(rows, bits, self.prior(bits.rows))
@@ -155,7 +153,7 @@ class _Source:
         tags = np.tile(np.frombuffer(tag, np.uint8), (rows, 1))
         return self.randomness.bits("kit", Purpose.SELECTION, tags, np.arange(rows))
 
-    def integers(self, most: int, shape: tuple[int, ...]) -> Sums:
+    def integers(self, most: int, shape: tuple[int, ...]) -> Ints:
         """Integers in [0, most]."""
         size = int(np.prod(shape))
         return uniform_integers(self.bits(size), np.full(size, most + 1)).reshape(shape)
@@ -223,7 +221,7 @@ def _check_price(mechanism: Mechanism, source: _Source) -> None:
                     require(worst <= allowed, "a replaced vector costs twice the rate", case)
 
 
-def _vectors(actions: int, source: _Source) -> Sums:
+def _vectors(actions: int, source: _Source) -> Ints:
     """Loss vectors that may replace each other: the corners that matter and some between."""
     corners = (np.arange(1 << actions)[:, None] >> np.arange(actions) & 1) * UNIT
     return np.concatenate([corners, source.integers(UNIT, (4, actions))])
