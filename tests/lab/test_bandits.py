@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 
 from streamdp.core.errors import BudgetExceeded, InvalidConfig
-from streamdp.core.grid import UNIT, as_float32, quantise
+from streamdp.core.grid import as_float32, quantise
 from streamdp.core.randomness import Bits, SeededRandomness, SystemRandomness
 from streamdp.lab.papers.bandit import BanditEngine, on_grid
 from streamdp.lab.papers.experts import ExpertEngine
 from streamdp.lab.papers.learners import (
     BANDIT_RECIPES,
     EXPERT_RECIPES,
-    Bandit,
     Part,
 )
 from streamdp.lab.papers.learners.bases import exp3_rates, printed_exp3_rates, tsallis
@@ -48,6 +47,8 @@ def test_is_a_mistake_in_the_call_of_an_engine_told() -> None:
         (lambda: ExpertEngine(advised, budget="1", randomness=cast("Any", 7)), "source of bits"),
         (lambda: BanditEngine(advised, budget="1", randomness=bits), "no learner for this engine"),
         (lambda: ExpertEngine(learner, budget="1", randomness=bits), "no learner for this engine"),
+        (lambda: BanditEngine(learner, budget=None, randomness=bits), "budget: missing"),
+        (lambda: ExpertEngine(advised, budget="1/4", randomness=bits), "what batched_exp4 charges"),
         (lambda: engine.observe(cast("Any", b"a"), 0.5), "action: no name; .* got bytes"),
         (lambda: engine.spent("z", 1), "action: unknown; expected a, b, c, or None"),
         (
@@ -143,17 +144,6 @@ def test_is_one_loss_on_the_grid_what_a_row_of_it_is(loss: object) -> None:
     number = isinstance(loss, int | float | np.floating | np.integer)
     row = as_float32([loss if number else None], actions=1)
     assert on_grid(loss) == quantise(row)[0][0, 0]
-
-
-def test_are_many_losses_rounded_to_the_grid_as_rows_are() -> None:
-    """Also next to the middle between two values of the grid, where float32 decides."""
-    drawn = np.random.default_rng(8)
-    middles = (
-        (drawn.integers(0, UNIT, 1000) + 0.5) / UNIT * (1 + drawn.integers(-2, 3, 1000) * 1e-8)
-    )
-    losses = np.concatenate([drawn.random(1000), middles])
-    rows = as_float32(losses[:, None], actions=1)
-    assert [on_grid(loss) for loss in losses.tolist()] == quantise(rows)[0][:, 0].tolist()
 
 
 def test_do_public_draws_have_their_law() -> None:
@@ -272,18 +262,6 @@ def test_is_advice_that_is_none_refused(advice: object) -> None:
 def test_is_a_wrong_option_refused(name: str, options: dict[str, str]) -> None:
     with pytest.raises(InvalidConfig, match="learner"):
         BANDIT_RECIPES[name](actions=ARMS, epsilon="1", **options)
-
-
-def test_is_advice_beyond_the_budget_refused() -> None:
-    learner = EXPERT_RECIPES["local_exp4"](actions=ARMS, experts=2, epsilon="1/2")
-    with pytest.raises(InvalidConfig, match="at least what local_exp4 charges"):
-        ExpertEngine(learner, budget="1/4", randomness=SeededRandomness(1))
-
-
-def test_is_a_bandit_without_budget_refused() -> None:
-    learner: Bandit = BANDIT_RECIPES["lazy_ucb"](actions=ARMS, epsilon="1")
-    with pytest.raises(InvalidConfig, match="budget"):
-        BanditEngine(learner, budget=None, randomness=SeededRandomness(1))
 
 
 def test_do_parts_that_were_never_open_and_charges_without_account_stop_the_engine() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import wraps
 
 import numpy as np
@@ -41,7 +40,6 @@ class PaperLearner:
     bandit: Bandit
     name: str
     options: tuple[tuple[str, str], ...]
-    charge: Fraction | None
     slots_a_second: float  # of a log of losses, about
 
     def simulated(
@@ -88,7 +86,7 @@ def _registered(recipe: Callable[..., Bandit]) -> Callable[..., PaperLearner]:
     def made(**options: object) -> PaperLearner:
         bandit = recipe(**options)
         speed = _RELEASED_A_SECOND if bandit.name in _OFTEN else _SLOTS_A_SECOND
-        return PaperLearner(bandit, bandit.name, bandit.options, bandit.charge, speed)
+        return PaperLearner(bandit, bandit.name, bandit.options, speed)
 
     return made
 

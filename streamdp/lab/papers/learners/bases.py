@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
-from streamdp.core.errors import InvalidConfig
+from streamdp.core.errors import refuse
 from streamdp.lab.papers.learners.bandit import Chance
 
 
@@ -38,11 +38,7 @@ class Exp3:
     __slots__ = ("chances", "eta", "gamma", "losses")
 
     def __init__(self, rows: int, actions: int, *, eta: float, gamma: float) -> None:
-        if not 0 < gamma <= 1:
-            expected = "0 < γ ≤ 1: more batches, fewer actions, or HTINF"
-            raise InvalidConfig(
-                "learner.gamma", "out of range", expected=expected, got=f"{gamma:.3g}"
-            )
+        check_gamma(gamma, remedy="more batches, fewer actions, or HTINF")
         self.eta, self.gamma = eta, gamma
         self.losses = np.zeros((rows, actions))
         self.chances = np.full((rows, actions), 1 / actions)
@@ -191,6 +187,12 @@ def softmax(scores: Floats) -> Floats:
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     chances: Floats = weights / weights.sum(axis=1, keepdims=True)
     return chances
+
+
+def check_gamma(gamma: float, *, remedy: str) -> None:
+    """Refuse a γ that is no share."""
+    if not 0 < gamma <= 1:
+        refuse("learner.gamma", "out of range", f"0 < γ ≤ 1: {remedy}", f"{gamma:.3g}")
 
 
 def mixed(chances: Floats, gamma: float) -> Floats:

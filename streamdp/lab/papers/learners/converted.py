@@ -103,7 +103,7 @@ class Conversion:
     epsilon: Fraction
     tau: int
     constants: str
-    sigma: float
+    sigma: float | None
     eta: float | None
     gamma: float | None
 
@@ -116,7 +116,7 @@ class Conversion:
         """The base for runs of a known horizon."""
         rounds = max(1, horizon // self.tau)
         if self.base == "htinf":
-            return Htinf(rows, actions, sigma=self.sigma)
+            return Htinf(rows, actions, sigma=self.sigma or sqrt(1 + 2 * self.noise**2))
         printed = self.constants == "printed"
         if self.base == "ftpl":
             batches = max(2, round(float(self.epsilon) * horizon)) if printed else rounds
@@ -154,8 +154,6 @@ def conversion_of(
     gamma: Number = None,
 ) -> Conversion:
     """The options of a conversion, read."""
-    batch = read_horizon(tau, where="learner.tau") or ceil(1 / epsilon)
-    noise = float(1 / (epsilon * batch))
     name, given = one_of(base, BASES, where="learner.base"), dict[str, float | None]()
     for option, value, owner in (
         ("sigma", sigma, "htinf"),
@@ -169,11 +167,9 @@ def conversion_of(
     return Conversion(
         base=name,
         epsilon=epsilon,
-        tau=batch,
+        tau=read_horizon(tau, where="learner.tau") or ceil(1 / epsilon),
         constants=one_of(constants, CONSTANTS, where="learner.constants"),
-        sigma=given["sigma"] or sqrt(1 + 2 * noise**2),
-        eta=given["eta"],
-        gamma=given["gamma"],
+        **given,
     )
 
 

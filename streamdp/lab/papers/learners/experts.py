@@ -33,7 +33,7 @@ from streamdp.core.arrays import Floats
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.learners.recipes import Recipes, registered
 from streamdp.lab.papers.learners.bandit import Chance
-from streamdp.lab.papers.learners.bases import Base, mixed, softmax
+from streamdp.lab.papers.learners.bases import Base, check_gamma, mixed, softmax
 
 PARTS = 1 << 12
 """The integer that stands for a weight of 1."""
@@ -153,11 +153,7 @@ class Weights:
 
     def __post_init__(self) -> None:
         """Begin with equal weights."""
-        if not 0 < self.gamma <= 1:
-            expected = "0 < γ ≤ 1: a longer horizon, fewer actions, or γ of your own"
-            raise InvalidConfig(
-                "learner.gamma", "out of range", expected=expected, got=f"{self.gamma:.3g}"
-            )
+        check_gamma(self.gamma, remedy="a longer horizon, fewer actions, or γ of your own")
         self.losses = np.zeros(self.experts)
 
     def chances(self, advice: Floats) -> Floats:
