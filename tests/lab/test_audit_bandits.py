@@ -4,15 +4,14 @@ engine that is broken in one way; the shipped ones pass."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import comb, exp, inf
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from streamdp.core.arrays import Ints
 from streamdp.core.errors import BudgetExceeded, InvalidConfig
 from streamdp.core.randomness import Purpose, SeededRandomness
 from streamdp.lab.papers.audit import audit_bandit, exposure, noise_follows_its_law
@@ -88,19 +87,10 @@ class Around:
     """A course around another one; mutants override one answer."""
 
     course: Course
-    releases: int = field(default=0)
+    releases: int = 0
 
-    def begin_slot(self, slot: int, entered: Sequence[int]) -> None:
-        self.course.begin_slot(slot, entered)
-
-    def plays(self, slot: int, most: int, chance: Chance) -> Ints:
-        return self.course.plays(slot, most, chance)
-
-    def open_from(self, arm: int) -> Sequence[int]:
-        return self.course.open_from(arm)
-
-    def parts(self, arm: int) -> Sequence[Part]:
-        return self.course.parts(arm)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.course, name)
 
     def released(self, slot: int, arm: int, sums: Sequence[float], chance: Chance) -> None:
         self.releases += 1
@@ -161,7 +151,7 @@ class ResumedTwice(Around):
 def broken(course: type[Around], charge: Fraction = Fraction(10)) -> Bandit:
     """Lazy-UCB with a broken course, and a charge so large that its account does not refuse it."""
     learner = made()
-    return replace(learner, charge=charge, begin=lambda: course(learner.begin()))
+    return replace(learner, charge=charge, begin=lambda: cast("Course", course(learner.begin())))
 
 
 @pytest.mark.slow
