@@ -31,7 +31,7 @@ from numpy.typing import ArrayLike, NDArray
 from streamdp.core.arrays import Bools, Ints
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.frames import Frame
-from streamdp.core.grid import centred_gains, shares_of
+from streamdp.core.grid import gains_of
 
 Key = bytes | None
 """A record's key. The null key is a key like others."""
@@ -185,10 +185,7 @@ class Batch:
             )
         numbers = rows.numbers([name])[:, 0]
         _warn_of_range(numbers / most, f"column {name!r}")
-        if loss is None:
-            numbers = 1.0 - (numbers if most == 1.0 else shares_of(numbers, most).astype(float))
-        numbers[~np.isfinite(numbers)] = np.nan
-        gain = centred_gains(np.clip(numbers, 0.0, 1.0).astype(np.float32))
+        gain = gains_of(numbers, "loss" if reward is None else "reward", most)
         offsets = np.arange(first, first + len(rows), dtype=np.int64)
         return cls.of_feedback(rows.keys(key), played, gain, offsets)
 

@@ -294,6 +294,18 @@ def centred_gains(losses: NDArray[np.float32]) -> Ints:
     return NULL - grid[:, 0]
 
 
+def gains_of(outcomes: ArrayLike, content: str, most: float = 1.0) -> Ints:
+    """The gain 1/2 − loss of each outcome, in grid units, as live: of a `loss`, or of a `reward`.
+
+    Rewards count up to `most`; an unusable outcome has the gain 0.
+
+    >>> gains_of([150.0, np.nan], "reward", 200.0) / UNIT
+    array([0.25, 0.  ])
+    """
+    gains = centred_gains(shares_of(outcomes, most))
+    return -gains if content == "reward" else gains  # 1/2 − loss is reward − 1/2
+
+
 def centred_gain(loss: float) -> int:
     """The gain of one loss: what `centred_gains` says of it, without an array.
 

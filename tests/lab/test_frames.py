@@ -26,6 +26,7 @@ from streamdp.lab.planning import as_json as planned
 from streamdp.lab.simulation import SimulationSize, simulate
 from streamdp.lab.simulation import as_json as simulated
 from streamdp.lab.worlds import World
+from streamdp.wire.feedback import Feedback
 from tests.conftest import ROOT
 
 BACKENDS: list[Callable[[dict[str, Any]], Any]] = [pd.DataFrame, pl.DataFrame, pa.table]
@@ -95,6 +96,25 @@ def test_rows_of_feedback_are_slots(frame: Callable[[Any], Any]) -> None:
     )
     assert np.array_equal(batch.content["gain"], same.content["gain"])
     assert np.array_equal(batch.content["played"], same.content["played"])
+
+
+def test_a_reward_has_the_same_gain_in_a_frame_a_call_and_a_record() -> None:
+    """Even where 1 − reward, as a float32, has fewer digits than the reward."""
+    rewards = [(at + 0.5) * 2.0**-20 + 2.0**-27 for at in range(200)]
+    rows = {"key": ["fr"] * 200, "shown": ["a"] * 200, "click": rewards}
+    batch = sd.Batch.feedback_from_frame(
+        pl.DataFrame(rows), key="key", action="shown", actions=ACTIONS, reward="click"
+    )
+    records = Feedback(("a", "b"), "reward").observed(
+        np.array(rewards, np.float32), np.ones(200, np.int64),
+        [[("streamdp-action", b"a")]] * 200, frames=False,
+    )  # fmt: skip
+    assert np.array_equal(batch.content["gain"], records.content["gain"])
+    by_frame, by_calls = shown(), shown()
+    released = [
+        of for reward in rewards for of in by_calls.observe(b"fr", action="a", reward=reward)
+    ]
+    assert list(by_frame.apply_batch(batch)) == released
 
 
 FIELDS = Contexts.read({"device": ["phone", "1"], "age": {"cuts": [18, 65]}})

@@ -206,7 +206,7 @@ class Engine:
         arm = NO_ARM if action is None else cell * self._many + self._shown[action]
         content: Content = {
             "played": np.array([arm], dtype=np.int32),
-            "gain": np.array([centred_gain(_loss(loss, reward))], dtype=np.int64),
+            "gain": np.array([_gain(loss, reward)], dtype=np.int64),
         }
         return self.apply_batch(Batch([key], _ONE_SLOT, self._at(offset), content))
 
@@ -592,11 +592,11 @@ class Engine:
             )
 
 
-def _loss(loss: object, reward: object) -> float:
-    """The loss of a call of `observe`, which says either a loss or a reward."""
+def _gain(loss: object, reward: object) -> int:
+    """The gain of a call of `observe`, which says either a loss or a reward."""
     if (loss is ...) == (reward is ...):
         got = "neither" if loss is ... else "both"
         raise InvalidConfig("observe", "needs one number", expected="loss or reward", got=got)
     if reward is ...:
-        return as_single(loss)
-    return 1.0 - as_single(reward, where="reward")
+        return centred_gain(as_single(loss))
+    return -centred_gain(as_single(reward, where="reward"))

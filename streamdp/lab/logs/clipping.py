@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamdp.core.grid import as_float32
 from streamdp.wire.decoded import Decoded, Value
 from streamdp.wire.formats import Format
 from streamdp.wire.json_format import JsonFormat
@@ -35,11 +34,6 @@ def rows_outside(losses: NDArray[Any]) -> int:
     with np.errstate(invalid="ignore"):
         outside = ((losses < 0) | (losses > 1)).any(axis=1)
     return int(np.count_nonzero(outside & np.isfinite(losses).all(axis=1)))
-
-
-def narrowed(losses: NDArray[Any], *, actions: int) -> tuple[NDArray[np.float32], int]:
-    """Rows of any numbers as float32, and how many of them were clipped on the way."""
-    return as_float32(losses, actions=actions), rows_outside(losses)
 
 
 def repaired(clipped: int, nulls: int, *, slots: int) -> str:

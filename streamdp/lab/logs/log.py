@@ -29,8 +29,9 @@ from numpy.typing import NDArray
 from streamdp.core.arrays import Ints
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import Batch, Content, Key, numbered
+from streamdp.core.grid import as_float32
 from streamdp.core.segments import Grouped, group
-from streamdp.lab.logs.clipping import narrowed
+from streamdp.lab.logs.clipping import rows_outside
 
 OnBad = Literal["refuse", "null"]
 """What an unusable row of a file is: an error, or a null loss as it would be live."""
@@ -169,7 +170,7 @@ def portions_of_numbers(
         if losses.dtype == np.float32:
             narrow, clipped = cast("NDArray[np.float32]", losses), 0
         else:
-            narrow, clipped = narrowed(losses, actions=losses.shape[1])
+            narrow, clipped = as_float32(losses, actions=losses.shape[1]), rows_outside(losses)
         yield from portions_of({"losses": narrow}, columns, rows, clipped=clipped)
         first = rows.stop
 

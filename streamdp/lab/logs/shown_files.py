@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from streamdp.core.arrays import Ints
 from streamdp.core.events import NO_ARM, Key, numbered
 from streamdp.core.evidence.contexts import OTHER, Contexts, level
-from streamdp.core.grid import as_float32, centred_gains
+from streamdp.core.grid import gains_of
 from streamdp.lab.logs import LINES, TABLES, ReadOptions, ending, files_of, need_pyarrow
 from streamdp.lab.logs.lines import Lines, lines_of
 from streamdp.lab.logs.log import OnBad, numbered_actions, wrong
@@ -412,11 +412,9 @@ def _pieces(
         cells = _cells(contexts, table, n)
         played = np.where(played == NO_ARM, NO_ARM, cells * len(actions) + played).astype(np.int32)
     propensity[~((propensity > 0) & (propensity <= 1))] = np.nan
-    if most is not None:
-        outcome = outcome / float(most)
-    outside = np.isfinite(outcome) & ((outcome < 0) | (outcome > 1))
-    narrow = as_float32(outcome.reshape(-1, 1), actions=1)[:, 0]
-    gain = centred_gains(narrow) if content == "loss" else -centred_gains(narrow)
+    largest = 1.0 if most is None else float(most)
+    outside = np.isfinite(outcome) & ((outcome < 0) | (outcome > largest))
+    gain = gains_of(outcome, content, largest)
     keys = _keys(rows)
     if several:
         keys = with_positions(keys, table.get(POSITION) or [None] * n)
