@@ -399,13 +399,33 @@ def effects_of(shape: Fields, factors: Sequence[Fields], rows: int, actions: int
 
 
 class _Prospect(NamedTuple):
-    """What one table would tell."""
+    """What some tables would tell, each of as many factors."""
 
-    place: Ints  # of each arm: which entry
-    entries: int
-    effects: Ints  # of all that it tells of, factor after factor
+    numbers: tuple[int, ...]  # which tables
+    place: Ints  # table after table, of each arm: which entry
+    row: Ints  # of each entry
+    effects: Ints  # of all that they tell of, table after table and factor after factor
     effect: Ints  # factors × entries: which of these
-    of_row: Ints  # of each of these: the number of its factor and row
+    of_row: Ints  # of each of these: the number of its table, factor and row
+
+    @staticmethod
+    def of(some: Sequence[_Prospect]) -> _Prospect:
+        """Several ones, side by side."""
+
+        def joined(parts: Sequence[Ints], sizes: Sequence[int]) -> Ints:
+            begins = np.cumsum([0, *sizes[:-1]]).tolist()
+            moved = [part + begin for part, begin in zip(parts, begins, strict=True)]
+            return np.concatenate(moved, axis=-1)
+
+        of_rows = [int(it.of_row[-1]) + 1 for it in some]
+        return _Prospect(
+            tuple(number for it in some for number in it.numbers),
+            joined([it.place for it in some], [len(it.row) for it in some]),
+            np.concatenate([it.row for it in some]),
+            np.concatenate([it.effects for it in some]),
+            joined([it.effect for it in some], [len(it.effects) for it in some]),
+            joined([it.of_row for it in some], of_rows),
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -413,6 +433,7 @@ class Prospects:
     """What a further block would tell of the effects of some rows, by the table it releases."""
 
     tables: tuple[_Prospect, ...]
+    alike: tuple[_Prospect, ...]  # the same ones, those of as many factors together
     row: Ints  # of each effect
     effects: tuple[slice, ...]
     effect: tuple[Ints, ...]  # of each factor: the effect in each arm
@@ -432,26 +453,31 @@ class Prospects:
 
         effects = effects_of(shape, tables, rows, actions)
 
-        def prospect(table: Fields) -> _Prospect:
-            told = [at for at, of in enumerate(tables) if {*of} <= {*table}]
-            sizes = [effects[at].stop - effects[at].start for at in told]
+        def prospect(at: int, table: Fields) -> _Prospect:
+            many = prod(shape[field] for field in table)
+            told = [it for it, of in enumerate(tables) if {*of} <= {*table}]
+            sizes = [effects[it].stop - effects[it].start for it in told]
             begins = np.cumsum([0, *sizes[:-1]])
             return _Prospect(
+                (at,),
                 number(table, every),
-                rows * actions * prod(shape[field] for field in table),
-                np.concatenate([np.arange(effects[at].start, effects[at].stop) for at in told]),
+                np.repeat(np.arange(rows), actions * many),
+                np.concatenate([np.arange(effects[it].start, effects[it].stop) for it in told]),
                 np.array(
                     [
-                        begin + number(tables[at], table)
-                        for begin, at in zip(begins, told, strict=True)
+                        begin + number(tables[it], table)
+                        for begin, it in zip(begins, told, strict=True)
                     ]
                 ),
                 np.repeat(np.arange(len(told) * rows), np.repeat(sizes, rows) // rows),
             )
 
         sizes = [actions * prod(shape[field] for field in of) for of in tables]
+        each = tuple(prospect(at, table) for at, table in enumerate(tables))
+        told = sorted({len(it.effect) for it in each})
         return Prospects(
-            tuple(map(prospect, tables)),
+            each,
+            tuple(_Prospect.of([it for it in each if len(it.effect) == many]) for many in told),
             np.concatenate([np.repeat(np.arange(rows), size) for size in sizes]),
             tuple(effects),
             tuple(number(of, every) for of in tables),
@@ -483,45 +509,37 @@ class Prospects:
             ]
         )
         gains = np.empty((len(self.tables), self.rows))
-        for number, table in enumerate(self.tables):
-            fall = self._falls(table, spread, counts, variance, noise)
-            fall *= mattering.take(table.effects)
-            of_factors = np.bincount(table.of_row, fall).reshape(-1, self.rows)
-            total = np.zeros(self.rows)
-            for of in of_factors:
-                total += of
-            gains[number] = total
+        for of in self.alike:
+            fall = self._falls(of, spread, counts, variance, noise)
+            fall *= mattering.take(of.effects)
+            of_factors = np.bincount(of.of_row, fall).reshape(len(of.numbers), -1, self.rows)
+            total = np.zeros((len(of.numbers), self.rows))
+            for factor in range(of_factors.shape[1]):
+                total += of_factors[:, factor]
+            gains[list(of.numbers)] = total
         return gains
 
     def _falls(
-        self, table: _Prospect, spread: Floats, counts: Floats, variance: Floats, noise: Floats
+        self, of: _Prospect, spread: Floats, counts: Floats, variance: Floats, noise: Floats
     ) -> Floats:
-        """How far that of each effect would fall that the table tells of."""
-        place, entries, effects, effect, _ = table
-        shown = np.bincount(place, counts, entries)
+        """How far that of each effect would fall that these tables tell of."""
+        shown = np.bincount(of.place, np.tile(counts, len(of.numbers)), len(of.row))
         square = shown * shown
-        own = np.repeat(variance, entries // self.rows) * shown
-        own += np.repeat(noise, entries // self.rows)
+        own = variance.take(of.row) * shown
+        own += noise.take(of.row)
         own[shown == 0] = 1.0
-        before = spread.take(effects)
-        others = before.take(effect)
-        whole = np.zeros(entries)
-        for of in others:
-            whole += of
+        before = spread.take(of.effects)
+        others = before.take(of.effect)
+        whole = np.zeros(len(of.row))
+        for factor in others:
+            whole += factor
         np.subtract(whole, others, out=others)
         others *= square
         others += own
         np.divide(square, others, out=others)
-        told = np.bincount(effect.reshape(-1), others.reshape(-1), len(effects))
+        told = np.bincount(of.effect.reshape(-1), others.reshape(-1), len(of.effects))
         fall: Floats = before * before * told / (1.0 + before * told)
         return fall
-
-
-def _joined(numbers: Floats, parts: Sequence[slice]) -> Floats:
-    """Some of the numbers; where they stand side by side, these themselves."""
-    if len(parts) == 1:
-        return numbers[parts[0]]
-    return np.concatenate([numbers[part] for part in parts])
 
 
 def _summed(numbers: Floats, place: Ints | None, sums: int) -> Floats:
