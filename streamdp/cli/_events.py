@@ -155,8 +155,7 @@ def shown_events(
     for where, row in rows:
         event: Any = read(where, row, shape, usable, usable)
         check_action(where, event.action, feedback.actions)
-        cell = cell_of(where, event, feedback)
-        arm = cell * len(feedback.in_cell) + feedback.actions.index(event.action)
+        arm = feedback.arm(event.action, cell_of(where, event, feedback))
         counts = min(getattr(event, number), feedback.largest)  # more counts as the largest
         yield ShownEvent(event.key_or(key), arm, counts, where)
 

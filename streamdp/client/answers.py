@@ -12,7 +12,6 @@ from typing import Literal, Protocol
 from msgspec import Struct
 
 from streamdp.core.errors import InvalidConfig, complaint
-from streamdp.core.events import NO_ARM
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.ports import Key, StreamTopics
 from streamdp.wire.feedback import Feedback
@@ -226,9 +225,7 @@ class Protected(Struct, frozen=True, gc=False):
                 got="a choice of HttpActions",
             )
         feedback = Feedback(names.actions, played="value", contexts=names.contexts)
-        arm = NO_ARM
-        if choice.action in names.actions:  # another application's fallback need not be
-            arm = self.cell * len(names.actions) + names.actions.index(choice.action)
+        arm = feedback.arm(choice.action, self.cell)  # another application's fallback has none
         return request_content(feedback, arm, choice.probability)
 
     def __repr__(self) -> str:

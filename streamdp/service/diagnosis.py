@@ -372,11 +372,11 @@ def _nameless(read: Decoded) -> int:
 
 def _count_others(read: Decoded, feedback: Feedback, others: Counter[str]) -> int:
     """Count slots of each field whose level is none of those listed; return the slots."""
-    contexts, actions, played = feedback.contexts, len(feedback.in_cell), read.content["played"]
+    contexts, played = feedback.contexts, read.content["played"]
     if contexts is None:
         return 0
     named = played[played != NO_ARM]
-    for cell, times in Counter((named // actions).tolist()).items():
+    for cell, times in Counter(feedback.cells(named).tolist()).items():
         levels = contexts.levels(cell)
         others.update({name: times for name, level in levels.items() if level == OTHER})
     return len(named)

@@ -97,6 +97,20 @@ class Feedback:
         """The names of the arms that records can name: actions, in each cell."""
         return self.actions if self.contexts is None else self.contexts.arms(self.in_cell)
 
+    def arm(self, action: str, cell: int = 0) -> int:
+        """The arm of an action in a cell.
+
+        >>> Feedback(("a", "b"), columns=3).arm("b", cell=1)
+        4
+        """
+        if action not in self.actions:
+            return NO_ARM
+        return cell * len(self.in_cell) + self.actions.index(action)
+
+    def cells(self, arms: Ints) -> Ints:
+        """The cell of each arm."""
+        return np.asarray(arms // len(self.in_cell))
+
     def observed(
         self,
         numbers: NDArray[np.float32],
