@@ -115,7 +115,7 @@ def test_does_it_run_and_end_by_itself(tmp_path: Path) -> None:
     """As `make demo` runs it, only shorter; its files can be run and verified afterwards."""
     port, folder = free_port(), tmp_path / "shop"
     run = "from streamdp.cli import main; main()"
-    asked = ["demo", "--seconds", "6", "--folder", str(folder), "--listen", f"127.0.0.1:{port}"]
+    asked = ["demo", "--seconds", "12", "--folder", str(folder), "--listen", f"127.0.0.1:{port}"]
     environment = {**os.environ, "COLUMNS": "120", "NO_COLOR": "1"}
     page, printed = "", []
     with subprocess.Popen(
