@@ -65,6 +65,12 @@ def pytest_collection() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """What runs tests that are coroutines: the service's own event loop."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
 def dashboard() -> ModuleType:
     """The script that makes the Grafana dashboard, as a module."""
     path = ROOT / "deploy" / "grafana" / "dashboard.py"

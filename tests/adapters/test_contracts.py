@@ -251,46 +251,38 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Node:
     return made
 
 
-def test_a_broker_that_cannot_be_reached_is_tried_ever_more_rarely(node: Node) -> None:
+async def test_a_broker_that_cannot_be_reached_is_tried_ever_more_rarely(node: Node) -> None:
     """However many tasks ask; as soon as it is reached, nobody waits."""
+    client, node.down = node.client(), True
 
-    async def asked() -> None:
-        client, node.down = node.client(), True
+    async def ask() -> None:
+        while not await client.ready(0):
+            await asyncio.sleep(0.001)
 
-        async def ask() -> None:
-            while not await client.ready(0):
-                await asyncio.sleep(0.001)
-
-        asking = [asyncio.create_task(ask()) for _ in range(5)]
-        await asyncio.sleep(0.6)
-        assert 2 <= node.tried <= 5 * 4  # at 0, .05, .15 and .35 s, at worst by each task
-        node.down = False
-        await asyncio.wait_for(asyncio.gather(*asking), 60)
-
-    asyncio.run(asked())
+    asking = [asyncio.create_task(ask()) for _ in range(5)]
+    await asyncio.sleep(0.6)
+    assert 2 <= node.tried <= 5 * 4  # at 0, .05, .15 and .35 s, at worst by each task
+    node.down = False
+    await asyncio.wait_for(asyncio.gather(*asking), 60)
 
 
-def test_a_connection_that_stands_waits_for_no_other_of_its_broker(
+async def test_a_connection_that_stands_waits_for_no_other_of_its_broker(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Heartbeats have one of their own, and go on while the one for records is refused."""
-
-    async def asked() -> None:
-        client = node.client()
+    client = node.client()
+    assert await client.ready(0, group=ConnectionGroup.COORDINATION)
+    node.down = True
+    monkeypatch.setattr(internals, "_SHORTEST", 3600.0)
+    monkeypatch.setattr(internals, "_LONGEST", 3600.0)
+    assert not await client.ready(0)
+    waits = [asyncio.create_task(client.ready(0)) for _ in range(5)]
+    for _ in range(3):
         assert await client.ready(0, group=ConnectionGroup.COORDINATION)
-        node.down = True
-        monkeypatch.setattr(internals, "_SHORTEST", 3600.0)
-        monkeypatch.setattr(internals, "_LONGEST", 3600.0)
-        assert not await client.ready(0)
-        waits = [asyncio.create_task(client.ready(0)) for _ in range(5)]
-        for _ in range(3):
-            assert await client.ready(0, group=ConnectionGroup.COORDINATION)
-        assert not any(task.done() for task in waits)
-        for task in waits:
-            task.cancel()
-        await asyncio.wait(waits)
-
-    asyncio.run(asked())
+    assert not any(task.done() for task in waits)
+    for task in waits:
+        task.cancel()
+    await asyncio.wait(waits)
 
 
 def test_a_start_that_is_cancelled_closes_its_first_connection(
@@ -330,7 +322,7 @@ def test_a_start_that_is_cancelled_closes_its_first_connection(
     assert asyncio.run(cancelled(lambda consumer: consumer.start())) == ["asked"]
 
 
-def test_a_topic_that_is_gone_is_asked_for_ever_more_rarely(
+async def test_a_topic_that_is_gone_is_asked_for_ever_more_rarely(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Ten questions at once, as at a start, then pauses; after a rest again ten at once."""
@@ -347,20 +339,17 @@ def test_a_topic_that_is_gone_is_asked_for_ever_more_rarely(
         asked.append(now)
         return True
 
-    async def asks() -> None:
-        client = cast(Any, AIOKafkaClient)(bootstrap_servers="127.0.0.1:1")
-        client._metadata_update = update
-        with_pauses(client)
+    client = cast(Any, AIOKafkaClient)(bootstrap_servers="127.0.0.1:1")
+    client._metadata_update = update
+    with_pauses(client)
 
-        for begun in (0.0, 1.0):
-            asked.clear()
-            for _ in range(14):
-                assert await client._metadata_update(client.cluster, set())
-            after = [at - begun for at in asked]
-            assert after == pytest.approx([0.0] * 11 + [0.05, 0.15, 0.35])
-            await asyncio.sleep(begun + 1.0 - now)
-
-    asyncio.run(asks())
+    for begun in (0.0, 1.0):
+        asked.clear()
+        for _ in range(14):
+            assert await client._metadata_update(client.cluster, set())
+        after = [at - begun for at in asked]
+        assert after == pytest.approx([0.0] * 11 + [0.05, 0.15, 0.35])
+        await asyncio.sleep(begun + 1.0 - now)
 
 
 async def _takes_it_for_its_own() -> None:
@@ -369,7 +358,6 @@ async def _takes_it_for_its_own() -> None:
         await asyncio.sleep(3600)
 
 
-@pytest.mark.anyio
 async def test_a_client_that_stops_keeps_no_cancellation_of_its_caller() -> None:
     """Else whoever was cancelled while a client stopped would go on for ever."""
     client = cast("AIOKafkaConsumer", SimpleNamespace(stop=_takes_it_for_its_own))

@@ -231,7 +231,7 @@ class Complaining(Client):
         return {}
 
 
-def test_a_refused_member_fails_its_partitions_and_comes_back(
+async def test_a_refused_member_fails_its_partitions_and_comes_back(
     member: Membership, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each refusal by the group is told for its partitions; after two a new member is tried."""
@@ -243,31 +243,24 @@ def test_a_refused_member_fails_its_partitions_and_comes_back(
     monkeypatch.setattr(member._group, "_consumer", members[0])
     failures = cast(Deaf, member._listener).failures
 
-    async def asks() -> None:
-        for _ in range(12):
-            await member.ready(1)
-            await asyncio.sleep(0)
-        await member._group.stop()
-
-    asyncio.run(asks())
+    for _ in range(12):
+        await member.ready(1)
+        await asyncio.sleep(0)
+    await member._group.stop()
     assert [type(error) for error in failures] == [Refused, Refused]
     assert all("GroupAuthorizationFailedError" in str(error) for error in failures)
     assert [known.joined for known in members] == [False, True]
 
 
-def test_does_what_is_told_after_the_end_reach_nobody() -> None:
+async def test_does_what_is_told_after_the_end_reach_nobody() -> None:
     """A partition's task may end after its transport was closed."""
-
-    async def told_late() -> None:
-        transport = KafkaTransport(KafkaSettings("nowhere:1"), worker="w")
-        await transport.close()
-        transport.resume(Partition("home", 0), 10)
-        transport.pause(Partition("home", 0))
-        assert transport.last_known(Partition("home", 0)).end is None
-        assert transport.last_known(Partition("home", 0)).first is None
-        await transport.leave(Partition("home", 0))
-
-    asyncio.run(told_late())
+    transport = KafkaTransport(KafkaSettings("nowhere:1"), worker="w")
+    await transport.close()
+    transport.resume(Partition("home", 0), 10)
+    transport.pause(Partition("home", 0))
+    assert transport.last_known(Partition("home", 0)).end is None
+    assert transport.last_known(Partition("home", 0)).first is None
+    await transport.leave(Partition("home", 0))
 
 
 def _offsets(batches: Sequence[Records]) -> list[int]:

@@ -75,7 +75,6 @@ async def finding(records: Sequence[Published]) -> Finding:
     return await in_several_partitions(Lines(records), stream, epoch=1)  # type: ignore[arg-type]
 
 
-@pytest.mark.anyio
 async def test_is_a_key_in_several_partitions_found() -> None:
     """By the published lines of one epoch: keys are public, and earlier places do not count."""
     once = [action(release(key, 0, partition=n)) for n, key in enumerate((b"fr", b"de", None))]

@@ -49,161 +49,136 @@ def test_the_trusted_file_is_the_owners_alone(tmp_path: Path) -> None:
     assert modes["trusted.published.db"] == 0o644
 
 
-def test_a_trusted_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
-    async def run() -> None:
-        transport, _ = await joined(settings(tmp_path))
-        await transport.close()
-        (tmp_path / "trusted.db").chmod(0o640)
-        with pytest.raises(InvalidConfig, match="chmod"):
-            await joined(settings(tmp_path))
-
-    asyncio.run(run())
+async def test_a_trusted_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
+    transport, _ = await joined(settings(tmp_path))
+    await transport.close()
+    (tmp_path / "trusted.db").chmod(0o640)
+    with pytest.raises(InvalidConfig, match="chmod"):
+        await joined(settings(tmp_path))
 
 
-def test_nothing_trusted_reaches_the_published_file(tmp_path: Path) -> None:
+async def test_nothing_trusted_reaches_the_published_file(tmp_path: Path) -> None:
     """Neither input nor state is in any byte of what readers open."""
-
-    async def run() -> None:
-        chosen = settings(tmp_path)
-        transport, _ = await joined(chosen)
-        await send(chosen, [(b"k", b"SECRET-INPUT %d" % i) for i in range(500)])
-        await transport.take(AT)
-        for number in range(1, 30):
-            secret = [(b"SECRET-KEY %d" % number, b"SECRET-STATE %d" % number)]
-            await transport.commit(AT, Commit(number, secret, step(number).actions, ()))
-        seen = b"".join(p.read_bytes() for p in sorted(tmp_path.glob("trusted.published.db*")))
-        await transport.close()
-        assert b"action 29" in seen
-        assert b"SECRET" not in seen
-        assert b"SECRET" not in (tmp_path / "trusted.published.db").read_bytes()
-
-    asyncio.run(run())
+    chosen = settings(tmp_path)
+    transport, _ = await joined(chosen)
+    await send(chosen, [(b"k", b"SECRET-INPUT %d" % i) for i in range(500)])
+    await transport.take(AT)
+    for number in range(1, 30):
+        secret = [(b"SECRET-KEY %d" % number, b"SECRET-STATE %d" % number)]
+        await transport.commit(AT, Commit(number, secret, step(number).actions, ()))
+    seen = b"".join(p.read_bytes() for p in sorted(tmp_path.glob("trusted.published.db*")))
+    await transport.close()
+    assert b"action 29" in seen
+    assert b"SECRET" not in seen
+    assert b"SECRET" not in (tmp_path / "trusted.published.db").read_bytes()
 
 
-def test_what_is_deleted_is_overwritten(tmp_path: Path) -> None:
+async def test_what_is_deleted_is_overwritten(tmp_path: Path) -> None:
     """A state entry that was taken away is in no byte of the trusted file once WAL is folded in."""
-
-    async def run() -> None:
-        transport, _ = await joined(settings(tmp_path))
-        await transport.take(AT)
-        await transport.commit(AT, Commit(1, [(b"row", b"SECRET" * 50), (b"other", b"KEPT" * 50)]))
-        await transport.commit(AT, Commit(2, [(b"row", None)]))
-        await transport.close()  # the last connection folds the WAL in
-        whole = b"".join(p.read_bytes() for p in tmp_path.glob("trusted.db*"))
-        assert b"KEPT" in whole
-        assert b"SECRET" not in whole
-
-    asyncio.run(run())
+    transport, _ = await joined(settings(tmp_path))
+    await transport.take(AT)
+    await transport.commit(AT, Commit(1, [(b"row", b"SECRET" * 50), (b"other", b"KEPT" * 50)]))
+    await transport.commit(AT, Commit(2, [(b"row", None)]))
+    await transport.close()  # the last connection folds the WAL in
+    whole = b"".join(p.read_bytes() for p in tmp_path.glob("trusted.db*"))
+    assert b"KEPT" in whole
+    assert b"SECRET" not in whole
 
 
-def test_every_writing_connection_is_durable_and_forgets(tmp_path: Path) -> None:
-    async def run() -> None:
-        transport, _ = await joined(settings(tmp_path))
-        pair = transport._files()
-        for connection in (pair.trusted.file.connection, pair.published.connection):
-            values = {
-                name: connection.execute(f"PRAGMA {name}").fetchone()[0]
-                for name in ("journal_mode", "synchronous", "secure_delete", "temp_store")
-            }
-            assert values == {
-                "journal_mode": "wal",
-                "synchronous": 2,
-                "secure_delete": 1,
-                "temp_store": 2,
-            }
-        await transport.close()
-
-    asyncio.run(run())
+async def test_every_writing_connection_is_durable_and_forgets(tmp_path: Path) -> None:
+    transport, _ = await joined(settings(tmp_path))
+    pair = transport._files()
+    for connection in (pair.trusted.file.connection, pair.published.connection):
+        values = {
+            name: connection.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("journal_mode", "synchronous", "secure_delete", "temp_store")
+        }
+        assert values == {
+            "journal_mode": "wal",
+            "synchronous": 2,
+            "secure_delete": 1,
+            "temp_store": 2,
+        }
+    await transport.close()
 
 
 # --- a full disk, damage, and files that do not belong together -----------------------------------
 
 
 @pytest.mark.parametrize("which", ["trusted", "published"])
-def test_a_full_disk_loses_nothing(tmp_path: Path, which: str) -> None:
+async def test_a_full_disk_loses_nothing(tmp_path: Path, which: str) -> None:
     """A commit that finds no room says so; after room is made, a take finds all that was kept."""
-
-    async def run() -> None:
-        chosen = settings(tmp_path)
-        transport, _ = await joined(chosen)
-        await transport.take(AT)
-        await transport.commit(AT, step(1))
-        pair = transport._files()
-        file = pair.trusted.file if which == "trusted" else pair.published
-        connection = file.connection
-        pages = connection.execute("PRAGMA page_count").fetchone()[0]
-        connection.execute(f"PRAGMA max_page_count = {pages}")
-        large = Commit(2, [(b"row", b"x" * 20_000)], (), [(b"k", b"y" * 20_000)])
-        with pytest.raises(DiskFull, match="room on the disk"):
-            await transport.commit(AT, large)
-        with pytest.raises(TransportLost):
-            await transport.commit(AT, step(3))
-        connection.execute("PRAGMA max_page_count = 1000000")
-        taken = await transport.take(AT)
-        recorded = which == "published"  # the trusted file had room
-        assert (b"row" in taken.state) is recorded
-        await transport.commit(AT, step(4))
-        expected = [b"line 1"] + [b"y" * 20_000] * recorded + [b"line 4"]
-        assert await ledger(chosen) == expected
-        await transport.close()
-
-    asyncio.run(run())
+    chosen = settings(tmp_path)
+    transport, _ = await joined(chosen)
+    await transport.take(AT)
+    await transport.commit(AT, step(1))
+    pair = transport._files()
+    file = pair.trusted.file if which == "trusted" else pair.published
+    connection = file.connection
+    pages = connection.execute("PRAGMA page_count").fetchone()[0]
+    connection.execute(f"PRAGMA max_page_count = {pages}")
+    large = Commit(2, [(b"row", b"x" * 20_000)], (), [(b"k", b"y" * 20_000)])
+    with pytest.raises(DiskFull, match="room on the disk"):
+        await transport.commit(AT, large)
+    with pytest.raises(TransportLost):
+        await transport.commit(AT, step(3))
+    connection.execute("PRAGMA max_page_count = 1000000")
+    taken = await transport.take(AT)
+    recorded = which == "published"  # the trusted file had room
+    assert (b"row" in taken.state) is recorded
+    await transport.commit(AT, step(4))
+    expected = [b"line 1"] + [b"y" * 20_000] * recorded + [b"line 4"]
+    assert await ledger(chosen) == expected
+    await transport.close()
 
 
-def test_a_producer_without_room_appends_nothing(tmp_path: Path) -> None:
-    async def run() -> None:
-        chosen = settings(tmp_path)
-        producer = Sqlite(chosen).producer()
-        await producer.send("events", [(b"k", b"first")])
-        connection = producer._pair.trusted.file.connection  # type: ignore[attr-defined]
-        pages = connection.execute("PRAGMA page_count").fetchone()[0]
-        connection.execute(f"PRAGMA max_page_count = {pages}")
-        with pytest.raises(DiskFull):
-            await producer.send("events", [(b"k", b"x" * 5000)] * 10)
-        connection.execute("PRAGMA max_page_count = 1000000")
-        await producer.send("events", [(b"k", b"second")])
-        await producer.close()
-        transport, _ = await joined(chosen)
-        batches = [records async for records in transport.read(AT, 0, 100)]
-        assert [value for batch in batches for value in batch.values] == [b"first", b"second"]
-        await transport.close()
-
-    asyncio.run(run())
+async def test_a_producer_without_room_appends_nothing(tmp_path: Path) -> None:
+    chosen = settings(tmp_path)
+    producer = Sqlite(chosen).producer()
+    await producer.send("events", [(b"k", b"first")])
+    connection = producer._pair.trusted.file.connection  # type: ignore[attr-defined]
+    pages = connection.execute("PRAGMA page_count").fetchone()[0]
+    connection.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(DiskFull):
+        await producer.send("events", [(b"k", b"x" * 5000)] * 10)
+    connection.execute("PRAGMA max_page_count = 1000000")
+    await producer.send("events", [(b"k", b"second")])
+    await producer.close()
+    transport, _ = await joined(chosen)
+    batches = [records async for records in transport.read(AT, 0, 100)]
+    assert [value for batch in batches for value in batch.values] == [b"first", b"second"]
+    await transport.close()
 
 
-def test_a_file_that_another_keeps_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_file_that_another_keeps_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It says so after a while, loses nothing, and goes on when the other lets go."""
     monkeypatch.setattr(files, "BUSY", 0.05)
 
-    async def run() -> None:
-        chosen = settings(tmp_path)
-        transport, _ = await joined(chosen)
-        await transport.take(AT)
-        other = sqlite3.connect(chosen.path, isolation_level=None)
-        other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(TransportLost, match="locked by another"):
-            await transport.commit(AT, step(1))
-        other.execute("ROLLBACK")
-        other.close()
-        assert dict((await transport.take(AT)).state) == {}
-        await transport.commit(AT, step(2))
-        assert await ledger(chosen) == [b"line 2"]
-        await transport.close()
-
-    asyncio.run(run())
+    chosen = settings(tmp_path)
+    transport, _ = await joined(chosen)
+    await transport.take(AT)
+    other = sqlite3.connect(chosen.path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(TransportLost, match="locked by another"):
+        await transport.commit(AT, step(1))
+    other.execute("ROLLBACK")
+    other.close()
+    assert dict((await transport.take(AT)).state) == {}
+    await transport.commit(AT, step(2))
+    assert await ledger(chosen) == [b"line 2"]
+    await transport.close()
 
 
-def test_nothing_that_is_trusted_shows_in_a_repr(tmp_path: Path) -> None:
-    async def run() -> str:
-        transport, _ = await joined(settings(tmp_path))
-        await transport.take(AT)
-        secret = Commit(1, [(b"SECRET", b"SECRET")], [(b"k", b"SECRET")], ())
-        await transport.commit(AT, secret)
-        shown = [secret, await transport.take(AT), transport, transport._owned]
-        await transport.close()
-        return repr(shown)
-
-    assert "SECRET" not in asyncio.run(run())
+async def test_nothing_that_is_trusted_shows_in_a_repr(tmp_path: Path) -> None:
+    transport, _ = await joined(settings(tmp_path))
+    await transport.take(AT)
+    secret = Commit(1, [(b"SECRET", b"SECRET")], [(b"k", b"SECRET")], ())
+    await transport.commit(AT, secret)
+    shown = [secret, await transport.take(AT), transport, transport._owned]
+    await transport.close()
+    assert "SECRET" not in repr(shown)
 
 
 async def _filled(folder: Path, *, commits: int = 5) -> Settings:
@@ -246,16 +221,13 @@ def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
     other.close()
 
 
-def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
-    async def run() -> None:
-        chosen = await _filled(tmp_path)
-        file = sqlite3.connect(chosen.path)
-        file.execute("PRAGMA user_version = 99")
-        file.close()
-        with pytest.raises(StateMismatch, match="version"):
-            await joined(chosen)
-
-    asyncio.run(run())
+async def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    chosen = await _filled(tmp_path)
+    file = sqlite3.connect(chosen.path)
+    file.execute("PRAGMA user_version = 99")
+    file.close()
+    with pytest.raises(StateMismatch, match="version"):
+        await joined(chosen)
 
 
 def test_a_second_input_is_trimmed_as_far_as_nobody_needs_it(tmp_path: Path) -> None:
@@ -285,22 +257,18 @@ def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
         asyncio.run(joined(settings(tmp_path / "nowhere")))
 
 
-def test_a_disk_that_turns_read_only_is_no_reason_to_try_again(tmp_path: Path) -> None:
+async def test_a_disk_that_turns_read_only_is_no_reason_to_try_again(tmp_path: Path) -> None:
     """As when the kernel remounts a failing disk: everybody's trouble, not one step's."""
-
-    async def run() -> None:
-        chosen = settings(tmp_path)
-        transport, _ = await joined(chosen)
-        await transport.take(AT)
-        connection = transport._files().trusted.file.connection
-        connection.execute("PRAGMA query_only = ON")
-        with pytest.raises(DiskFull, match=r"trusted\.db: cannot be written.*READONLY"):
-            await transport.commit(AT, step(1))
-        connection.execute("PRAGMA query_only = OFF")
-        assert dict((await transport.take(AT)).state) == {}
-        await transport.close()
-
-    asyncio.run(run())
+    chosen = settings(tmp_path)
+    transport, _ = await joined(chosen)
+    await transport.take(AT)
+    connection = transport._files().trusted.file.connection
+    connection.execute("PRAGMA query_only = ON")
+    with pytest.raises(DiskFull, match=r"trusted\.db: cannot be written.*READONLY"):
+        await transport.commit(AT, step(1))
+    connection.execute("PRAGMA query_only = OFF")
+    assert dict((await transport.take(AT)).state) == {}
+    await transport.close()
 
 
 @pytest.mark.parametrize("name", ["SQLITE_IOERR_READ", "SQLITE_IOERR_FSYNC", "SQLITE_READONLY"])
@@ -346,147 +314,132 @@ def test_a_file_that_the_disk_does_not_take_is_the_disk_s_trouble(
 
 @pytest.mark.parametrize("history", ["latest", "all"])
 @pytest.mark.parametrize("how", ["missing", "old"])
-def test_a_published_file_that_lacks_lines_is_filled_up(
+async def test_a_published_file_that_lacks_lines_is_filled_up(
     tmp_path: Path, how: str, history: str
 ) -> None:
     """Also for a stream that is gone: whoever joins next copies what was recorded for it."""
-
-    async def run() -> None:
-        chosen = settings(tmp_path, actions=history)
-        transport, _ = await joined(chosen)
-        await transport.take(AT)
-        for number in range(1, 8):
-            if number == 3:
-                shutil.copy(chosen.published, tmp_path / "old")
-            await transport.commit(AT, step(number))
-        whole = await published(chosen)
-        await transport.close()
-        for name in tmp_path.glob("trusted.published.db*"):
-            name.unlink()
-        if how == "old":
-            shutil.copy(tmp_path / "old", chosen.published)
-        tools = SqliteAdministrator(chosen)
-        assert Verdict.PROBLEM not in {finding.verdict for finding in await tools.probe([])}
-        await tools.close()
-        transport, _ = await joined(chosen, topics=replace(TOPICS, stream="two"))
-        assert await published(chosen) == whole
-        await transport.close()
-        transport, _ = await joined(chosen)
-        await transport.take(AT)
-        await transport.commit(AT, step(8))
-        assert await ledger(chosen) == [b"line %d" % number for number in range(1, 9)]
-        await transport.close()
-
-    asyncio.run(run())
+    chosen = settings(tmp_path, actions=history)
+    transport, _ = await joined(chosen)
+    await transport.take(AT)
+    for number in range(1, 8):
+        if number == 3:
+            shutil.copy(chosen.published, tmp_path / "old")
+        await transport.commit(AT, step(number))
+    whole = await published(chosen)
+    await transport.close()
+    for name in tmp_path.glob("trusted.published.db*"):
+        name.unlink()
+    if how == "old":
+        shutil.copy(tmp_path / "old", chosen.published)
+    tools = SqliteAdministrator(chosen)
+    assert Verdict.PROBLEM not in {finding.verdict for finding in await tools.probe([])}
+    await tools.close()
+    transport, _ = await joined(chosen, topics=replace(TOPICS, stream="two"))
+    assert await published(chosen) == whole
+    await transport.close()
+    transport, _ = await joined(chosen)
+    await transport.take(AT)
+    await transport.commit(AT, step(8))
+    assert await ledger(chosen) == [b"line %d" % number for number in range(1, 9)]
+    await transport.close()
 
 
 @pytest.mark.parametrize("how", ["lost", "rolled back", "another's"])
-def test_a_published_file_of_a_trusted_one_that_is_not_here_is_refused(
+async def test_a_published_file_of_a_trusted_one_that_is_not_here_is_refused(
     tmp_path: Path, how: str
 ) -> None:
     """To the stream itself and to all others on its input: what was charged is not known. Nothing
     is written, and the right file put back goes on.
     """
-
-    async def run() -> None:
-        chosen = await _filled(tmp_path, commits=5)
-        old = tmp_path / "old"
-        shutil.copy(chosen.path, old)
+    chosen = await _filled(tmp_path, commits=5)
+    old = tmp_path / "old"
+    shutil.copy(chosen.path, old)
+    transport, _ = await joined(chosen)
+    await transport.take(AT)
+    for number in range(6, 9):
+        await transport.commit(AT, step(number))
+    await transport.close()
+    newest = tmp_path / "newest"
+    shutil.move(chosen.path, newest)
+    if how == "rolled back":
+        shutil.copy(old, chosen.path)
+    if how == "another's":  # as many lines and more, of which the eighth is not the same
+        shutil.move(chosen.published, tmp_path / "aside")
+        shutil.copy(old, chosen.path)
         transport, _ = await joined(chosen)
         await transport.take(AT)
-        for number in range(6, 9):
+        for number in range(10, 15):
             await transport.commit(AT, step(number))
         await transport.close()
-        newest = tmp_path / "newest"
-        shutil.move(chosen.path, newest)
-        if how == "rolled back":
-            shutil.copy(old, chosen.path)
-        if how == "another's":  # as many lines and more, of which the eighth is not the same
-            shutil.move(chosen.published, tmp_path / "aside")
-            shutil.copy(old, chosen.path)
-            transport, _ = await joined(chosen)
-            await transport.take(AT)
-            for number in range(10, 15):
-                await transport.commit(AT, step(number))
-            await transport.close()
-            shutil.move(tmp_path / "aside", chosen.published)
+        shutil.move(tmp_path / "aside", chosen.published)
 
-        before = await ledger(chosen)
-        transport, ears = await joined(chosen)
-        expected = "was not copied from" if how == "another's" else "is ahead of the trusted file"
-        with pytest.raises(StateMismatch, match=f"home/0.*{expected}") as refused:
-            await transport.take(AT)
-        tools = SqliteAdministrator(chosen)
-        (*_, finding) = await tools.probe([])  # `doctor` foretells it
-        await tools.close()
-        assert (finding.verdict, finding.detail) == (Verdict.PROBLEM, str(refused.value))
-        successor, there = replace(TOPICS, stream="two"), Partition("two", 0)
-        for streams in ([TOPICS, successor], [successor]):
-            await transport.join(streams, ears)
-            with pytest.raises(StateMismatch, match=f"home/0.*{expected}"):
-                await transport.take(there)
-        await transport.join([replace(successor, input="others")], ears)
-        if how == "lost":  # nobody knows what its stream has read
-            with pytest.raises(StateMismatch, match=f"home/0.*{expected}"):
-                await transport.take(there)
-        else:
-            await transport.take(there)
-        await transport.close()
-        assert await ledger(chosen) == before
-        for name in tmp_path.glob("trusted.db*"):
-            name.unlink()
-        shutil.move(newest, chosen.path)
-        transport, _ = await joined(chosen)
+    before = await ledger(chosen)
+    transport, ears = await joined(chosen)
+    expected = "was not copied from" if how == "another's" else "is ahead of the trusted file"
+    with pytest.raises(StateMismatch, match=f"home/0.*{expected}") as refused:
         await transport.take(AT)
-        await transport.commit(AT, step(9))
-        assert await ledger(chosen) == [b"line %d" % n for n in range(1, 10)]
-        await transport.close()
-
-    asyncio.run(run())
+    tools = SqliteAdministrator(chosen)
+    (*_, finding) = await tools.probe([])  # `doctor` foretells it
+    await tools.close()
+    assert (finding.verdict, finding.detail) == (Verdict.PROBLEM, str(refused.value))
+    successor, there = replace(TOPICS, stream="two"), Partition("two", 0)
+    for streams in ([TOPICS, successor], [successor]):
+        await transport.join(streams, ears)
+        with pytest.raises(StateMismatch, match=f"home/0.*{expected}"):
+            await transport.take(there)
+    await transport.join([replace(successor, input="others")], ears)
+    if how == "lost":  # nobody knows what its stream has read
+        with pytest.raises(StateMismatch, match=f"home/0.*{expected}"):
+            await transport.take(there)
+    else:
+        await transport.take(there)
+    await transport.close()
+    assert await ledger(chosen) == before
+    for name in tmp_path.glob("trusted.db*"):
+        name.unlink()
+    shutil.move(newest, chosen.path)
+    transport, _ = await joined(chosen)
+    await transport.take(AT)
+    await transport.commit(AT, step(9))
+    assert await ledger(chosen) == [b"line %d" % n for n in range(1, 10)]
+    await transport.close()
 
 
 @pytest.mark.parametrize("entered", [True, False])
-def test_a_trusted_file_from_before_a_stream_was_first_taken_halts_all_on_any_input(
+async def test_a_trusted_file_from_before_a_stream_was_first_taken_halts_all_on_any_input(
     tmp_path: Path, *, entered: bool
 ) -> None:
     """Also where `streamdp mode` has entered the stream there: nobody knows what it read since."""
-
-    async def run() -> None:
-        chosen = settings(tmp_path)
-        two, there = replace(TOPICS, stream="two", input="others"), Partition("two", 0)
-        transport, _ = await joined(chosen, topics=two)
+    chosen = settings(tmp_path)
+    two, there = replace(TOPICS, stream="two", input="others"), Partition("two", 0)
+    transport, _ = await joined(chosen, topics=two)
+    await transport.take(there)
+    await transport.close()
+    if entered:
+        tools = SqliteAdministrator(chosen)
+        await tools.revise(TOPICS, lambda _: b"{}")
+        await tools.close()
+    shutil.copy(chosen.path, tmp_path / "old")
+    transport, _ = await joined(chosen)
+    await transport.take(AT)
+    await transport.commit(AT, step(1))
+    await transport.close()
+    shutil.copy(tmp_path / "old", chosen.path)
+    transport, _ = await joined(chosen, topics=two)
+    with pytest.raises(StateMismatch, match=r"home/0.*is ahead of the trusted file"):
         await transport.take(there)
-        await transport.close()
-        if entered:
-            tools = SqliteAdministrator(chosen)
-            await tools.revise(TOPICS, lambda _: b"{}")
-            await tools.close()
-        shutil.copy(chosen.path, tmp_path / "old")
-        transport, _ = await joined(chosen)
-        await transport.take(AT)
-        await transport.commit(AT, step(1))
-        await transport.close()
-        shutil.copy(tmp_path / "old", chosen.path)
-        transport, _ = await joined(chosen, topics=two)
-        with pytest.raises(StateMismatch, match=r"home/0.*is ahead of the trusted file"):
-            await transport.take(there)
-        await transport.close()
-
-    asyncio.run(run())
+    await transport.close()
 
 
-def test_is_a_stream_s_number_another_stream_s_in_a_file_that_does_not_belong_here(
+async def test_is_a_stream_s_number_another_stream_s_in_a_file_that_does_not_belong_here(
     tmp_path: Path,
 ) -> None:
-    async def run() -> None:
-        chosen = await _filled(tmp_path, commits=0)
-        chosen.path.unlink()
-        transport, _ = await joined(chosen, topics=replace(TOPICS, stream="two"))
-        with pytest.raises(StateMismatch, match="belongs to another trusted file"):
-            await transport.take(Partition("two", 0))
-        await transport.close()
-
-    asyncio.run(run())
+    chosen = await _filled(tmp_path, commits=0)
+    chosen.path.unlink()
+    transport, _ = await joined(chosen, topics=replace(TOPICS, stream="two"))
+    with pytest.raises(StateMismatch, match="belongs to another trusted file"):
+        await transport.take(Partition("two", 0))
+    await transport.close()
 
 
 async def published(chosen: Settings) -> list[list[tuple[int, bytes | None, bytes | None]]]:

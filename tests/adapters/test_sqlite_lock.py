@@ -108,18 +108,14 @@ def test_is_the_file_the_same_by_another_name(tmp_path: Path) -> None:
         end(first)
 
 
-def test_is_the_lock_the_whole_process_s(tmp_path: Path) -> None:
+async def test_is_the_lock_the_whole_process_s(tmp_path: Path) -> None:
     """Workers of one process share it; the last one to close lets go."""
-
-    async def run() -> None:
-        one, _ = await joined(settings(tmp_path), worker="one")
-        two, _ = await joined(settings(tmp_path), worker="two")
-        await one.close()
-        assert held_elsewhere(tmp_path)
-        await two.close()
-        assert not held_elsewhere(tmp_path)
-
-    asyncio.run(run())
+    one, _ = await joined(settings(tmp_path), worker="one")
+    two, _ = await joined(settings(tmp_path), worker="two")
+    await one.close()
+    assert held_elsewhere(tmp_path)
+    await two.close()
+    assert not held_elsewhere(tmp_path)
 
 
 def held_elsewhere(folder: Path) -> bool:

@@ -110,136 +110,116 @@ def commit(number: int) -> Commit:
         ("commit: decided", [b"action 1", b"line 1"], True),
     ],
 )
-def test_what_each_reader_saw_of_a_commit_that_failed(
+async def test_what_each_reader_saw_of_a_commit_that_failed(
     step: str, uncommitted: list[bytes], durable: bool
 ) -> None:
     """Uncommitted readers see what was sent, committed ones what counts, and history stays."""
-
-    async def run() -> None:
-        log = MemoryLog()
-        log.create("events", partitions=1)
-        transport, _ = await joined(log, "first", FaultPlan({step: {1}}))
-        await transport.take(AT)
-        with pytest.raises(TransportLost, match=step):
-            await transport.commit(AT, commit(1))
-        with pytest.raises(TransportLost):  # its outcome is unknown: take first
-            await transport.commit(AT, commit(2))
-        taken = await transport.take(AT)
-        assert dict(taken.state) == ({b"at": b"1"} if durable else {})
-        await transport.commit(AT, commit(3))
-
-        outcomes = [attempt.outcome for attempt in log.attempts]
-        assert outcomes == [
-            CommitOutcome.COMMITTED if durable else CommitOutcome.ABORTED,
-            CommitOutcome.COMMITTED,
-        ]
-        kept = [b"action 1", b"line 1"] if durable else []
-        for isolation, before in [
-            (Isolation.COMMITTED, kept),
-            (Isolation.UNCOMMITTED, uncommitted),
-        ]:
-            seen = [
-                record.value
-                for look in (log.actions, log.ledger)
-                for record in look(TOPICS, isolation)
-            ]
-            assert sorted(seen) == sorted([*before, b"action 3", b"line 3"])
-
-    asyncio.run(run())
-
-
-def test_a_committed_reader_waits_for_an_open_attempt() -> None:
-    """What comes after an attempt that is not decided is not shown before it is."""
-
-    async def run() -> None:
-        log = MemoryLog()
-        log.create("events", partitions=1)
-        transport, _ = await joined(log, "first", FaultPlan({"commit: sent": {2}}))
-        await transport.take(AT)
+    log = MemoryLog()
+    log.create("events", partitions=1)
+    transport, _ = await joined(log, "first", FaultPlan({step: {1}}))
+    await transport.take(AT)
+    with pytest.raises(TransportLost, match=step):
         await transport.commit(AT, commit(1))
-        with pytest.raises(TransportLost):
-            await transport.commit(AT, commit(2))
-        assert [r.value for r in log.published(TOPICS.ledger, 0, start=0)] == [b"line 1"]
-        await transport.take(AT)
-        await transport.commit(AT, commit(3))
-        shown = [r.value for r in log.published(TOPICS.ledger, 0, start=0)]
-        assert shown == [b"line 1", b"line 3"]
+    with pytest.raises(TransportLost):  # its outcome is unknown: take first
+        await transport.commit(AT, commit(2))
+    taken = await transport.take(AT)
+    assert dict(taken.state) == ({b"at": b"1"} if durable else {})
+    await transport.commit(AT, commit(3))
 
-    asyncio.run(run())
+    outcomes = [attempt.outcome for attempt in log.attempts]
+    assert outcomes == [
+        CommitOutcome.COMMITTED if durable else CommitOutcome.ABORTED,
+        CommitOutcome.COMMITTED,
+    ]
+    kept = [b"action 1", b"line 1"] if durable else []
+    for isolation, before in [
+        (Isolation.COMMITTED, kept),
+        (Isolation.UNCOMMITTED, uncommitted),
+    ]:
+        seen = [
+            record.value for look in (log.actions, log.ledger) for record in look(TOPICS, isolation)
+        ]
+        assert sorted(seen) == sorted([*before, b"action 3", b"line 3"])
 
 
-def test_a_worker_that_expired_is_a_zombie_until_it_is_fenced() -> None:
+async def test_a_committed_reader_waits_for_an_open_attempt() -> None:
+    """What comes after an attempt that is not decided is not shown before it is."""
+    log = MemoryLog()
+    log.create("events", partitions=1)
+    transport, _ = await joined(log, "first", FaultPlan({"commit: sent": {2}}))
+    await transport.take(AT)
+    await transport.commit(AT, commit(1))
+    with pytest.raises(TransportLost):
+        await transport.commit(AT, commit(2))
+    assert [r.value for r in log.published(TOPICS.ledger, 0, start=0)] == [b"line 1"]
+    await transport.take(AT)
+    await transport.commit(AT, commit(3))
+    shown = [r.value for r in log.published(TOPICS.ledger, 0, start=0)]
+    assert shown == [b"line 1", b"line 3"]
+
+
+async def test_a_worker_that_expired_is_a_zombie_until_it_is_fenced() -> None:
     """It is not told, still reads and may even commit, until the heir has taken the partition."""
-
-    async def run() -> None:
-        log = MemoryLog()
-        log.create("events", partitions=1)
-        log.append("events", [(b"k", b"v")])
-        zombie, zombies_ears = await joined(log, "zombie")
-        await zombie.take(AT)
-        heir, ears = await joined(log, "heir")
-        zombie.resume(AT, 0)
-        log.expire("zombie")
-        assert ears.now == zombies_ears.now == {AT}
-        assert len(await zombie.poll(max_records=5, timeout=0)) == 1
-        await zombie.commit(AT, commit(1))
-        taken = await heir.take(AT)
-        assert taken.state == {b"at": b"1"}
-        with pytest.raises(Fenced):
-            await zombie.commit(AT, commit(2))
-
-    asyncio.run(run())
+    log = MemoryLog()
+    log.create("events", partitions=1)
+    log.append("events", [(b"k", b"v")])
+    zombie, zombies_ears = await joined(log, "zombie")
+    await zombie.take(AT)
+    heir, ears = await joined(log, "heir")
+    zombie.resume(AT, 0)
+    log.expire("zombie")
+    assert ears.now == zombies_ears.now == {AT}
+    assert len(await zombie.poll(max_records=5, timeout=0)) == 1
+    await zombie.commit(AT, commit(1))
+    taken = await heir.take(AT)
+    assert taken.state == {b"at": b"1"}
+    with pytest.raises(Fenced):
+        await zombie.commit(AT, commit(2))
 
 
-def test_a_lost_poll_comes_again() -> None:
-    async def run() -> None:
-        log = MemoryLog()
-        log.create("events", partitions=3)
-        for number in range(3):
-            log.append("events", [(b"k", b"%d" % number)] * 4, partition=number)
-        transport, ears = await joined(log, "w", FaultPlan({"poll": {1, 3, 7}}))
-        for partition in ears.now:
-            transport.resume(partition, 0)
-        came: list[bytes | None] = []
-        losses = 0
-        while len(came) < 12:
-            try:
-                for records in await transport.poll(max_records=3, timeout=0):
-                    came += records.values
-            except TransportLost:
-                losses += 1
-        assert losses == 3
-        assert sorted(value for value in came if value) == sorted([b"0", b"1", b"2"] * 4)
-
-    asyncio.run(run())
+async def test_a_lost_poll_comes_again() -> None:
+    log = MemoryLog()
+    log.create("events", partitions=3)
+    for number in range(3):
+        log.append("events", [(b"k", b"%d" % number)] * 4, partition=number)
+    transport, ears = await joined(log, "w", FaultPlan({"poll": {1, 3, 7}}))
+    for partition in ears.now:
+        transport.resume(partition, 0)
+    came: list[bytes | None] = []
+    losses = 0
+    while len(came) < 12:
+        try:
+            for records in await transport.poll(max_records=3, timeout=0):
+                came += records.values
+        except TransportLost:
+            losses += 1
+    assert losses == 3
+    assert sorted(value for value in came if value) == sorted([b"0", b"1", b"2"] * 4)
 
 
-def test_retention_that_overtakes_a_partition_fails_it_alone() -> None:
-    async def run() -> None:
-        failed: list[tuple[Partition, StreamdpError]] = []
+async def test_retention_that_overtakes_a_partition_fails_it_alone() -> None:
+    failed: list[tuple[Partition, StreamdpError]] = []
 
-        class Strict(Ears):
-            def failed(self, partition: Partition, error: StreamdpError) -> None:
-                failed.append((partition, error))
+    class Strict(Ears):
+        def failed(self, partition: Partition, error: StreamdpError) -> None:
+            failed.append((partition, error))
 
-        log = MemoryLog()
-        log.create("events", partitions=2)
-        for number in range(2):
-            log.append("events", [(b"k", b"v")] * 10, partition=number)
-        transport = MemoryTransport(log, worker="w")
-        await transport.join([TOPICS], Strict())
-        for number in range(2):
-            transport.resume(Partition("home", number), 0)
-        log.trim("events", 0, before=5)
-        (records,) = await transport.poll(max_records=100, timeout=0)
-        assert (records.partition.number, len(records)) == (1, 10)
-        ((partition, error),) = failed
-        assert partition == AT
-        assert isinstance(error, StateMismatch)
-        with pytest.raises(StateMismatch):
-            await anext(transport.read(AT, 4, 8))
-
-    asyncio.run(run())
+    log = MemoryLog()
+    log.create("events", partitions=2)
+    for number in range(2):
+        log.append("events", [(b"k", b"v")] * 10, partition=number)
+    transport = MemoryTransport(log, worker="w")
+    await transport.join([TOPICS], Strict())
+    for number in range(2):
+        transport.resume(Partition("home", number), 0)
+    log.trim("events", 0, before=5)
+    (records,) = await transport.poll(max_records=100, timeout=0)
+    assert (records.partition.number, len(records)) == (1, 10)
+    ((partition, error),) = failed
+    assert partition == AT
+    assert isinstance(error, StateMismatch)
+    with pytest.raises(StateMismatch):
+        await anext(transport.read(AT, 4, 8))
 
 
 def test_faults_are_a_function_of_their_seed() -> None:
@@ -259,22 +239,18 @@ def test_faults_are_a_function_of_their_seed() -> None:
     assert 25 <= len(thrown(1)) <= 80  # 50 expected; a fixed seed, so no false alarms
 
 
-def test_every_step_can_be_failed() -> None:
+async def test_every_step_can_be_failed() -> None:
     """The steps that the module names are the steps that are reached."""
-
-    async def run() -> set[str]:
-        count = Count()
-        log = MemoryLog()
-        log.create("events", partitions=1)
-        log.append("events", [(b"k", b"v")])
-        transport, _ = await joined(log, "w", count)
-        await transport.take(AT)
-        transport.resume(AT, 0)
-        await transport.poll(max_records=5, timeout=0)
-        await transport.commit(AT, commit(1))
-        return set(count.passages)
-
-    assert asyncio.run(run()) == set(STEPS)
+    count = Count()
+    log = MemoryLog()
+    log.create("events", partitions=1)
+    log.append("events", [(b"k", b"v")])
+    transport, _ = await joined(log, "w", count)
+    await transport.take(AT)
+    transport.resume(AT, 0)
+    await transport.poll(max_records=5, timeout=0)
+    await transport.commit(AT, commit(1))
+    assert set(count.passages) == set(STEPS)
 
 
 def test_memory_logs_are_found_by_name() -> None:

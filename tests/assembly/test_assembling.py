@@ -107,32 +107,28 @@ def test_commits_of_neighbouring_logs_have_the_same_sizes() -> None:
     assert seen(logs) == seen(silent)
 
 
-def test_do_requests_that_nobody_has_read_keep_what_they_need() -> None:
+async def test_do_requests_that_nobody_has_read_keep_what_they_need() -> None:
     """However late they are read: the clock alone must not forget whom they repeat."""
-
-    async def run() -> list[OutputRecord]:
-        log = MemoryLog()
-        for topic in (TOPICS.input, TOPICS.second_input, TOPICS.output):
-            log.create(topic, partitions=1)
-        headers = [[("streamdp-request", b"r")]]
-        log.now = 1000
-        log.append(TOPICS.input, [(b"k", None)], headers=headers, partition=0)
-        work, transport = await taken_over(MemoryTechnology(log), SPEC)
-        far = 1000 * WINDOW
-        while work.open or work.position < 1:
-            await go_on(work, transport, far)
-        log.now = 1000 + WINDOW  # appended long ago, and delivered only now
-        log.append(TOPICS.input, [(b"k", None)], headers=headers, partition=0)
-        log.append(TOPICS.second_input, [(b"k", b'{"reward": 1}')], headers=headers, partition=0)
-        await work.round(far)
-        assert work.history == 0
-        while work.open or work.position < 2:
-            await go_on(work, transport, far)
-        await work.round(far)
-        assert work.history == 2
-        return _events(log)
-
-    assert [value for _, value, _ in asyncio.run(run())] == [encode([0.75]), encode([0.5])]
+    log = MemoryLog()
+    for topic in (TOPICS.input, TOPICS.second_input, TOPICS.output):
+        log.create(topic, partitions=1)
+    headers = [[("streamdp-request", b"r")]]
+    log.now = 1000
+    log.append(TOPICS.input, [(b"k", None)], headers=headers, partition=0)
+    work, transport = await taken_over(MemoryTechnology(log), SPEC)
+    far = 1000 * WINDOW
+    while work.open or work.position < 1:
+        await go_on(work, transport, far)
+    log.now = 1000 + WINDOW  # appended long ago, and delivered only now
+    log.append(TOPICS.input, [(b"k", None)], headers=headers, partition=0)
+    log.append(TOPICS.second_input, [(b"k", b'{"reward": 1}')], headers=headers, partition=0)
+    await work.round(far)
+    assert work.history == 0
+    while work.open or work.position < 2:
+        await go_on(work, transport, far)
+    await work.round(far)
+    assert work.history == 2
+    assert [value for _, value, _ in _events(log)] == [encode([0.75]), encode([0.5])]
 
 
 def _sizes(commit: Commit) -> tuple[int, list[int], list[tuple[bytes, int]]]:
@@ -169,24 +165,20 @@ def test_on_two_files_a_restart_goes_on_where_it_was(tmp_path: Path) -> None:
         assert asyncio.run(live(life)) == expected
 
 
-def test_requests_that_are_too_large_take_their_slots() -> None:
+async def test_requests_that_are_too_large_take_their_slots() -> None:
     """By what is public of them: neither a long key nor endless headers stop a partition."""
-
-    async def run() -> list[OutputRecord]:
-        log = MemoryLog()
-        log.largest_value = 100_000
-        for topic in (TOPICS.input, TOPICS.second_input, TOPICS.output):
-            log.create(topic, partitions=1)
-        named = [("streamdp-request", b"r")]
-        long = [*named, ("x", b"y" * 100_000)]
-        requests = [(b"k", None), (b"k" * 99_000, None), (b"j", None)]
-        log.append(TOPICS.input, requests, headers=[long, named, named])
-        work, transport = await taken_over(MemoryTechnology(log), replace(SPEC, cap=CAP))
-        while work.position < 3 or work.open:
-            await go_on(work, transport, 5000)
-        return _events(log)
-
-    first, second, third = asyncio.run(run())
+    log = MemoryLog()
+    log.largest_value = 100_000
+    for topic in (TOPICS.input, TOPICS.second_input, TOPICS.output):
+        log.create(topic, partitions=1)
+    named = [("streamdp-request", b"r")]
+    long = [*named, ("x", b"y" * 100_000)]
+    requests = [(b"k", None), (b"k" * 99_000, None), (b"j", None)]
+    log.append(TOPICS.input, requests, headers=[long, named, named])
+    work, transport = await taken_over(MemoryTechnology(log), replace(SPEC, cap=CAP))
+    while work.position < 3 or work.open:
+        await go_on(work, transport, 5000)
+    first, second, third = _events(log)
     assert (first[0], first[2]) == (b"k", [])
     assert (second[0], second[2]) == (b"k" * 65_537, [("streamdp-request", b"r")])
     assert third[0] == b"j"
@@ -201,26 +193,24 @@ class ReadsLess(MemoryTransport):
         return super().read_second_input(partition, start, stop - 1)
 
 
-def test_outcomes_that_are_missing_are_noticed_and_not_counted_in_public() -> None:
+async def test_outcomes_that_are_missing_are_noticed_and_not_counted_in_public() -> None:
     """Whatever is wrong with them, no message says where they are."""
-
-    async def run() -> str:
-        log = MemoryLog()
-        for topic in (TOPICS.input, TOPICS.second_input, TOPICS.output):
-            log.create(topic, partitions=1)
-        headers = [[("streamdp-request", b"r")]]
-        log.append(TOPICS.input, [(b"k", None)], headers=headers)
-        log.append(TOPICS.second_input, [(b"k", None)] * 7, headers=headers * 7)
-        transport = ReadsLess(log, worker="test")
-        await transport.join([TOPICS], Heard())
-        work = PartitionAssembly(SPEC, AT, await transport.take(AT), transport)
-        transport.resume(AT, work.position)
-        with pytest.raises((StateMismatch, TransportLost), match="outcomes") as raised:
-            await go_on(work, transport, 5000)
-        assert not any(attempt.commit.records for attempt in log.attempts)
-        return str(raised.value).removeprefix("partition clicks/0")
-
-    assert not any(letter.isdigit() for letter in asyncio.run(run()))
+    log = MemoryLog()
+    for topic in (TOPICS.input, TOPICS.second_input, TOPICS.output):
+        log.create(topic, partitions=1)
+    headers = [[("streamdp-request", b"r")]]
+    log.append(TOPICS.input, [(b"k", None)], headers=headers)
+    log.append(TOPICS.second_input, [(b"k", None)] * 7, headers=headers * 7)
+    transport = ReadsLess(log, worker="test")
+    await transport.join([TOPICS], Heard())
+    work = PartitionAssembly(SPEC, AT, await transport.take(AT), transport)
+    transport.resume(AT, work.position)
+    with pytest.raises((StateMismatch, TransportLost), match="outcomes") as raised:
+        await go_on(work, transport, 5000)
+    assert not any(attempt.commit.records for attempt in log.attempts)
+    assert not any(
+        letter.isdigit() for letter in str(raised.value).removeprefix("partition clicks/0")
+    )
 
 
 @pytest.mark.parametrize("restarts", [False, True])

@@ -329,23 +329,19 @@ def test_does_the_ledger_know_of_events_before_they_are_there(seed: int) -> None
     assert not verification.violations
 
 
-def test_a_new_epoch_declares_from_where_it_begins() -> None:
+async def test_a_new_epoch_declares_from_where_it_begins() -> None:
     """A line that reached back would say that its requests were assembled twice."""
-
-    async def lived() -> list[Assembled]:
-        log = MemoryLog()
-        for topic in (SPEC.topics.input, SPEC.topics.second_input, SPEC.topics.output):
-            log.create(topic, partitions=1)
-        for epoch in (1, 2):
-            headers = [[("streamdp-request", b"%d %d" % (epoch, at))] for at in range(3)]
-            log.append(SPEC.topics.input, [(b"k", None)] * 3, headers=headers, partition=0)
-            work, transport = await taken_over(MemoryTechnology(log), replace(SPEC, epoch=epoch))
-            for _ in range(3):
-                await go_on(work, transport, 5000)
-        assert len(log.input(SPEC.topics.output, 0).offsets) == 6
-        return [decode_assembled(record.value) for record in log.ledger(SPEC.topics)]
-
-    lines = asyncio.run(lived())
+    log = MemoryLog()
+    for topic in (SPEC.topics.input, SPEC.topics.second_input, SPEC.topics.output):
+        log.create(topic, partitions=1)
+    for epoch in (1, 2):
+        headers = [[("streamdp-request", b"%d %d" % (epoch, at))] for at in range(3)]
+        log.append(SPEC.topics.input, [(b"k", None)] * 3, headers=headers, partition=0)
+        work, transport = await taken_over(MemoryTechnology(log), replace(SPEC, epoch=epoch))
+        for _ in range(3):
+            await go_on(work, transport, 5000)
+    assert len(log.input(SPEC.topics.output, 0).offsets) == 6
+    lines = [decode_assembled(record.value) for record in log.ledger(SPEC.topics)]
     assert [(made.epoch, made.start, made.stop) for made in lines] == [(1, 0, 3), (2, 3, 6)]
 
 

@@ -15,7 +15,6 @@ from msgspec import structs
 
 from streamdp.core.errors import ConfigurationMismatch, StateMismatch
 from streamdp.ports import (
-    Finding,
     Headers,
     PairedTransport,
     Partition,
@@ -54,13 +53,10 @@ def room() -> MemoryLog:
     return log
 
 
-def test_would_a_new_assembly_begin() -> None:
-    async def looked() -> list[Finding]:
-        tools = MemoryTechnology(room()).administrator()
-        await compare(tools, [SPEC])
-        return await partitions(tools, SPEC, alone)
-
-    findings = asyncio.run(looked())
+async def test_would_a_new_assembly_begin() -> None:
+    tools = MemoryTechnology(room()).administrator()
+    await compare(tools, [SPEC])
+    findings = await partitions(tools, SPEC, alone)
     assert [finding.verdict for finding in findings] == [Verdict.GOOD] * 2
     assert findings[1].detail == "none yet: it would start at record 0"
 
@@ -148,7 +144,7 @@ class Died(Exception):
     """A process ends here."""
 
 
-def test_is_a_crash_between_two_files_no_lost_line(tmp_path: Path) -> None:
+async def test_is_a_crash_between_two_files_no_lost_line(tmp_path: Path) -> None:
     """The line was recorded, and the next take publishes it: until then, too, all is well."""
 
     def dies(step: str, partition: Partition) -> None:
@@ -170,15 +166,11 @@ def test_is_a_crash_between_two_files_no_lost_line(tmp_path: Path) -> None:
             await work.round(2**50)
         await transport.close()
 
-    async def looked() -> tuple[Taken, list[Finding]]:
-        settings = Settings.from_mapping({"path": str(tmp_path / "log.db"), "partitions": 1})
-        await crashed(settings)
-        tools = Sqlite(settings).administrator()
-        seen, findings = await tools.peek(TOPICS, 0), await partitions(tools, SPEC, alone)
-        await tools.close()
-        return seen, findings
-
-    seen, findings = asyncio.run(looked())
+    settings = Settings.from_mapping({"path": str(tmp_path / "log.db"), "partitions": 1})
+    await crashed(settings)
+    tools = Sqlite(settings).administrator()
+    seen, findings = await tools.peek(TOPICS, 0), await partitions(tools, SPEC, alone)
+    await tools.close()
     assert seen.last_ledger_line is not None
     assert [finding.verdict for finding in findings] == [Verdict.GOOD] * 2
     lost = replace(seen, last_ledger_line=None)

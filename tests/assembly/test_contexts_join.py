@@ -501,31 +501,26 @@ def log() -> MemoryTechnology:
     return MemoryTechnology(memory)
 
 
-def test_a_loop_writes_private_requests(tmp_path: Path) -> None:
+async def test_a_loop_writes_private_requests(tmp_path: Path) -> None:
     """What a program chose and what came of it is one event, of its own arm."""
     spec, format_ = spec_of(tmp_path)
 
-    async def run() -> None:
-        technology = log()
-        async with Loop(
-            technology.producer, Cache(policy()), stream="clicks", topics=TOPICS
-        ) as loop:
-            shown = [loop.choose(b"home", context=who) for who in WHO]
-            loop.outcome(shown[3], 1)
-            assert await asyncio.to_thread(loop.flush)
-        requests = [row[2:] for row in await rows(technology, "requests")]
-        outcomes = [row[2:] for row in await rows(technology, "outcomes")]
-        made = events(
-            spec,
-            [(key, value, headers) for key, headers, value in requests],
-            [(key, value, headers) for key, headers, value in outcomes],
-        )
-        seen = observe(format_, [value for _, value, _ in made], [[]] * len(made))
-        assert (seen.played // 2).tolist() == [FIELDS.cell(who) for who in WHO]
-        assert [ACTIONS[arm % 2] for arm in seen.played] == [one.action for one in shown]
-        assert np.flatnonzero(seen.gain > 0).tolist() == [3]
-
-    asyncio.run(run())
+    technology = log()
+    async with Loop(technology.producer, Cache(policy()), stream="clicks", topics=TOPICS) as loop:
+        shown = [loop.choose(b"home", context=who) for who in WHO]
+        loop.outcome(shown[3], 1)
+        assert await asyncio.to_thread(loop.flush)
+    requests = [row[2:] for row in await rows(technology, "requests")]
+    outcomes = [row[2:] for row in await rows(technology, "outcomes")]
+    made = events(
+        spec,
+        [(key, value, headers) for key, headers, value in requests],
+        [(key, value, headers) for key, headers, value in outcomes],
+    )
+    seen = observe(format_, [value for _, value, _ in made], [[]] * len(made))
+    assert (seen.played // 2).tolist() == [FIELDS.cell(who) for who in WHO]
+    assert [ACTIONS[arm % 2] for arm in seen.played] == [one.action for one in shown]
+    assert np.flatnonzero(seen.gain > 0).tolist() == [3]
 
 
 class Known:

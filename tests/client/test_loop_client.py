@@ -56,33 +56,31 @@ async def opened(kind: str, folder: Path) -> Technology:
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
-def test_is_what_was_shown_and_clicked_the_event_of_the_page(kind: str, tmp_path: Path) -> None:
+async def test_is_what_was_shown_and_clicked_the_event_of_the_page(
+    kind: str, tmp_path: Path
+) -> None:
     """Each request is one event, with what was drawn in its headers, clicked or not."""
-
-    async def run() -> None:
-        technology, draws = await opened(kind, tmp_path), Draws()
-        async with Loop(technology.producer, draws, stream="banners", topics=TOPICS) as loop:
-            clicked = loop.choose(b"fr", request="r1", person="p-7")
-            passed_by = loop.choose(b"fr")
-            assert await asyncio.to_thread(loop.flush)
-            loop.outcome(clicked, 0.25)
-            loop.outcome(Request(b"fr", "r1"), Reward(1))  # by another process, the id alone
-            assert await asyncio.to_thread(loop.flush)
-            assert loop.condition.requests.written == loop.condition.outcomes.written == 2
-        requests = await rows(technology, "requests")
-        outcomes = await rows(technology, "outcomes")
-        assert draws.asked[0] == ("banners", b"fr", "r1")
-        assert draws.asked[1][2] == passed_by.request.id != clicked.request.id
-        first, second = joined(requests, outcomes, Rewards())
-        assert first == (b"fr", [0.0], {  # the larger of the two rewards
-            "streamdp-request": b"r1", "streamdp-action": b"list", "pscore": b"0.25",
-            "streamdp-release": b"0/1/17/3",
-        })  # fmt: skip
-        assert second[1] == [1.0]
-        assert second[2]["streamdp-action"] == passed_by.action.encode() == b"grid"
-        assert ("streamdp-person", b"p-7") in requests[0][3]
-
-    asyncio.run(run())
+    technology, draws = await opened(kind, tmp_path), Draws()
+    async with Loop(technology.producer, draws, stream="banners", topics=TOPICS) as loop:
+        clicked = loop.choose(b"fr", request="r1", person="p-7")
+        passed_by = loop.choose(b"fr")
+        assert await asyncio.to_thread(loop.flush)
+        loop.outcome(clicked, 0.25)
+        loop.outcome(Request(b"fr", "r1"), Reward(1))  # by another process, the id alone
+        assert await asyncio.to_thread(loop.flush)
+        assert loop.condition.requests.written == loop.condition.outcomes.written == 2
+    requests = await rows(technology, "requests")
+    outcomes = await rows(technology, "outcomes")
+    assert draws.asked[0] == ("banners", b"fr", "r1")
+    assert draws.asked[1][2] == passed_by.request.id != clicked.request.id
+    first, second = joined(requests, outcomes, Rewards())
+    assert first == (b"fr", [0.0], {  # the larger of the two rewards
+        "streamdp-request": b"r1", "streamdp-action": b"list", "pscore": b"0.25",
+        "streamdp-release": b"0/1/17/3",
+    })  # fmt: skip
+    assert second[1] == [1.0]
+    assert second[2]["streamdp-action"] == passed_by.action.encode() == b"grid"
+    assert ("streamdp-person", b"p-7") in requests[0][3]
 
 
 @pytest.mark.parametrize(
@@ -157,15 +155,11 @@ def test_is_a_loop_that_is_not_open_refused() -> None:
         loop.choose(b"k")
 
 
-def test_is_waiting_in_the_event_loop_that_would_have_to_write_refused() -> None:
+async def test_is_waiting_in_the_event_loop_that_would_have_to_write_refused() -> None:
     """It would wait for itself for ever."""
-
-    async def run() -> None:
-        async with Loop(MemoryTechnology(MemoryLog()).producer, topics=TOPICS) as loop:
-            with pytest.raises(InvalidConfig, match="another thread"):
-                loop.flush()
-
-    asyncio.run(run())
+    async with Loop(MemoryTechnology(MemoryLog()).producer, topics=TOPICS) as loop:
+        with pytest.raises(InvalidConfig, match="another thread"):
+            loop.flush()
 
 
 class Stuck:
@@ -225,25 +219,21 @@ def test_do_outcomes_that_cannot_be_written_move_no_request(kind: type[Loop]) ->
     assert (asyncio.run(run(0)) == asyncio.run(run(5))) is (kind is Loop)
 
 
-def test_is_a_batch_that_was_given_up_counted_and_never_sent_again() -> None:
+async def test_is_a_batch_that_was_given_up_counted_and_never_sent_again() -> None:
     """A second copy of a request would take a slot of its own."""
-
-    async def run() -> None:
-        producer = Stuck(lost="requests")
-        async with loop_on(producer, pause=0.0) as loop:
-            loop.choose(b"k")
-            assert await asyncio.to_thread(loop.flush)
-            loop.choose(b"k")
-            assert await asyncio.to_thread(loop.flush)
-            requests = loop.condition.requests
-            assert (requests.written, requests.lost, requests.waiting) == (0, 2, 0)
-            assert requests.trouble == "no answer"
-        assert producer.sent["requests"] == [1, 1]
-
-    asyncio.run(run())
+    producer = Stuck(lost="requests")
+    async with loop_on(producer, pause=0.0) as loop:
+        loop.choose(b"k")
+        assert await asyncio.to_thread(loop.flush)
+        loop.choose(b"k")
+        assert await asyncio.to_thread(loop.flush)
+        requests = loop.condition.requests
+        assert (requests.written, requests.lost, requests.waiting) == (0, 2, 0)
+        assert requests.trouble == "no answer"
+    assert producer.sent["requests"] == [1, 1]
 
 
-def test_is_nothing_lost_as_long_as_no_broker_answers() -> None:
+async def test_is_nothing_lost_as_long_as_no_broker_answers() -> None:
     """Nothing was sent, so it is tried again, in order; what waits beyond its room is refused."""
 
     class Asleep(Stuck):
@@ -257,34 +247,28 @@ def test_is_nothing_lost_as_long_as_no_broker_answers() -> None:
                 raise Unreached("no broker answers")
             await super().send(topic, records, **more)
 
-    async def run() -> None:
-        producer = Asleep()
-        async with loop_on(producer, pause=0.0, most_waiting=2) as loop:
-            for _ in range(2):
-                loop.choose(b"k")
-            while producer.attempts < 1:
-                await asyncio.sleep(0)
-            requests = loop.condition.requests
-            assert (requests.written, requests.lost, requests.waiting) == (0, 0, 2)
+    producer = Asleep()
+    async with loop_on(producer, pause=0.0, most_waiting=2) as loop:
+        for _ in range(2):
             loop.choose(b"k")
-            assert await asyncio.to_thread(loop.flush)
-            requests = loop.condition.requests
-            assert (requests.written, requests.lost, requests.waiting) == (2, 1, 0)
-        assert producer.sent["requests"] == [2]
+        while producer.attempts < 1:
+            await asyncio.sleep(0)
+        requests = loop.condition.requests
+        assert (requests.written, requests.lost, requests.waiting) == (0, 0, 2)
+        loop.choose(b"k")
+        assert await asyncio.to_thread(loop.flush)
+        requests = loop.condition.requests
+        assert (requests.written, requests.lost, requests.waiting) == (2, 1, 0)
+    assert producer.sent["requests"] == [2]
 
-    asyncio.run(run())
 
-
-def test_is_memory_bounded_and_what_is_refused_counted() -> None:
-    async def run() -> None:
-        async with loop_on(Stuck(never="requests"), most_waiting=10) as loop:
-            for _ in range(15):
-                assert loop.choose(b"k").action in ACTIONS
-            assert loop.condition.requests.lost == 5
-            assert "10 records wait already" in loop.condition.requests.trouble
-        assert loop.condition.requests.lost == 15  # what waited when time was up
-
-    asyncio.run(run())
+async def test_is_memory_bounded_and_what_is_refused_counted() -> None:
+    async with loop_on(Stuck(never="requests"), most_waiting=10) as loop:
+        for _ in range(15):
+            assert loop.choose(b"k").action in ACTIONS
+        assert loop.condition.requests.lost == 5
+        assert "10 records wait already" in loop.condition.requests.trouble
+    assert loop.condition.requests.lost == 15  # what waited when time was up
 
 
 def test_does_a_loop_in_a_thread_write_what_waits_before_it_ends() -> None:

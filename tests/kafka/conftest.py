@@ -13,12 +13,6 @@ from tests.support.lending import Lent, lend
 
 
 @pytest.fixture(scope="session")
-def anyio_backend() -> str:
-    """What runs the tests marked ``anyio``: the service's own event loop."""
-    return "asyncio"
-
-
-@pytest.fixture(scope="session")
 def broker(request: pytest.FixtureRequest) -> Borrowed:
     """The broker that all tests share; whoever wants to kill one starts an `own_broker`."""
     outside = os.environ.get(OUTSIDE_BROKER)

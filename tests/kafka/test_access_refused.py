@@ -39,7 +39,7 @@ from tests.support.lending import Lent
 from tests.support.services import Lines
 from tests.support.streams import events
 
-pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
+pytestmark = pytest.mark.kafka
 
 OTHER = Partition("other", 0)
 USER, WORD = "gina", "xyzzy-g"

@@ -15,7 +15,7 @@ from streamdp.testing.transport_room import Heard, RoomWorker, numbered, step
 from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology
 from streamdp_adapters.kafka.topics import administration
 
-pytestmark = [pytest.mark.kafka, pytest.mark.long, pytest.mark.anyio]
+pytestmark = [pytest.mark.kafka, pytest.mark.long]
 
 HOME = Partition("home", 0)
 

@@ -25,7 +25,7 @@ from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology
 from streamdp_adapters.kafka.transport import KafkaTransport
 from tests.support.assembly_model import SECRET, Logs, encode, expected_events
 
-pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
+pytestmark = pytest.mark.kafka
 
 AT = Partition("clicks", 0)
 RULES = Rules(window=400, grace=150, combine=Combine.LAST, default=0.75)

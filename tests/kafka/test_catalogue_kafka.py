@@ -60,7 +60,6 @@ async def left_open(
     return producer
 
 
-@pytest.mark.anyio
 async def test_a_pause_is_obeyed_while_an_owner_is_stuck_within_a_commit(
     broker: Borrowed, fresh_app: Callable[[], str]
 ) -> None:
@@ -88,7 +87,6 @@ async def test_a_pause_is_obeyed_while_an_owner_is_stuck_within_a_commit(
     await owner.stop()
 
 
-@pytest.mark.anyio
 async def test_a_command_that_dies_in_its_transaction_is_as_if_it_had_not_begun(
     broker: Borrowed, fresh_app: Callable[[], str]
 ) -> None:
@@ -110,7 +108,6 @@ async def test_a_command_that_dies_in_its_transaction_is_as_if_it_had_not_begun(
     await reader.close()
 
 
-@pytest.mark.anyio
 async def test_an_owner_reads_what_is_committed_and_waits_for_nothing_else(
     broker: Borrowed, fresh_app: Callable[[], str]
 ) -> None:
@@ -137,7 +134,6 @@ async def test_an_owner_reads_what_is_committed_and_waits_for_nothing_else(
     await lists.close()
 
 
-@pytest.mark.anyio
 async def test_a_reader_of_a_stream_without_a_catalogue_says_what_to_do(
     broker: Borrowed, fresh_app: Callable[[], str]
 ) -> None:
@@ -280,7 +276,6 @@ class Readers:
         return all(name in self.since(reader, since) for reader in self.told)
 
 
-@pytest.mark.anyio
 async def test_an_administration_that_is_cancelled_leaves_no_connection_open(
     broker: Borrowed,
 ) -> None:

@@ -19,7 +19,7 @@ from streamdp.testing.transport_room import Heard
 from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology, reading
 from streamdp_adapters.kafka.topics import wanted
 
-pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
+pytestmark = pytest.mark.kafka
 
 HOME = Partition("home", 0)
 LIVE = 200  # entries that are live

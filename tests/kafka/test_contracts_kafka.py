@@ -28,7 +28,7 @@ from streamdp_adapters.kafka.internals import (
     abandon_producer,
 )
 
-pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
+pytestmark = pytest.mark.kafka
 
 
 @pytest.fixture

@@ -52,7 +52,6 @@ def numbered(number: int) -> Commit:
     return Commit(next_offset=number, state=rows, actions=[(b"fr", text)], ledger=[(b"fr", text)])
 
 
-@pytest.mark.anyio
 async def test_a_late_end_of_one_transaction_does_not_end_the_next(
     proxied_broker: Borrowed, proxy: Proxy, fresh_app: Fresh
 ) -> None:
@@ -167,7 +166,6 @@ async def joined(broker: Borrowed, app: str) -> KafkaTransport:
     return made
 
 
-@pytest.mark.anyio
 async def test_no_partition_is_lost_by_a_time_out_because_many_are_taken(
     proxied_broker: Borrowed, proxy: Proxy, fresh_app: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,7 +184,6 @@ async def test_no_partition_is_lost_by_a_time_out_because_many_are_taken(
     await made.close()
 
 
-@pytest.mark.anyio
 async def test_takings_that_hang_do_not_hold_up_the_others_for_long(
     proxied_broker: Borrowed, proxy: Proxy, fresh_app: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:

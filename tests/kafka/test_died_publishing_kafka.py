@@ -90,7 +90,7 @@ def test_does_a_stream_begin_behind_what_a_dead_one_has_shown(
     assert verified(streamdp, shop("two"))[:2] == (0, "1/2")
 
 
-def test_is_what_the_newest_commit_published_still_looked_at(
+async def test_is_what_the_newest_commit_published_still_looked_at(
     broker: Borrowed, fresh_app: Callable[[], str]
 ) -> None:
     """It may have ended in the state and not yet in the ledger: then the state alone has shown the
@@ -100,20 +100,17 @@ def test_is_what_the_newest_commit_published_still_looked_at(
     before = [(b"release", b"drawn"), *((b"row %d" % at, b"") for at in range(14)), (b"mark", b"2")]
     entries = [(b"mark", b"1"), *before, (b"release", None), (b"mark", b"3")]
 
-    async def looked_at() -> dict[bytes, bytes]:
-        technology = KafkaTechnology(KafkaSettings(bootstrap=broker.bootstrap, single_broker=True))
-        tools = technology.administrator()
-        await tools.create([replace(topics, input=f"{topics.app}-losses")], partitions=1)
-        producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap)
-        await producer.start()
-        for key, value in entries:
-            await producer.send(topics.state, value, key, partition=0)
-        await producer.stop()
-        (commit,) = [
-            look async for look in tools.last_commits(topics, marks=lambda _: [b"other", b"mark"])
-        ]
-        await tools.close()
-        return dict(commit.state)
-
-    state = asyncio.run(looked_at())
+    technology = KafkaTechnology(KafkaSettings(bootstrap=broker.bootstrap, single_broker=True))
+    tools = technology.administrator()
+    await tools.create([replace(topics, input=f"{topics.app}-losses")], partitions=1)
+    producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap)
+    await producer.start()
+    for key, value in entries:
+        await producer.send(topics.state, value, key, partition=0)
+    await producer.stop()
+    (commit,) = [
+        look async for look in tools.last_commits(topics, marks=lambda _: [b"other", b"mark"])
+    ]
+    await tools.close()
+    state = dict(commit.state)
     assert (state.get(b"release"), state[b"mark"]) == (b"drawn", b"3")

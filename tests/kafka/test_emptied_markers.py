@@ -24,7 +24,7 @@ from streamdp_adapters.kafka.internals import AbandonableProducer, abandon_produ
 from tests.support.kafka_site import QUICK, Running, Site
 from tests.support.services import Lines
 
-pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
+pytestmark = pytest.mark.kafka
 
 CLEANED_SOON = {
     "cleanup.policy": "compact",

@@ -31,7 +31,7 @@ from streamdp_adapters.kafka import (
 from streamdp_adapters.kafka.static_membership import Name
 from tests.support.processes import Process
 
-pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
+pytestmark = pytest.mark.kafka
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ from tests.support.kafka_site import Fresh, Site
 from tests.support.lending import Lent
 from tests.support.streams import events
 
-pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
+pytestmark = pytest.mark.kafka
 
 KEYS: Sequence[Key] = (b"fr", b"de", None)
 

@@ -21,7 +21,7 @@ from streamdp_adapters.kafka.owner import PartitionOwner
 from tests.support.calling import Ran, Streamdp
 from tests.support.lending import Lent
 
-pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
+pytestmark = pytest.mark.kafka
 
 SERVICE = (
     Grant(Resource.TOPIC, "kit", (AclRight.READ, AclRight.WRITE, AclRight.DESCRIBE_CONFIGS)),

@@ -36,7 +36,7 @@ from streamdp_adapters.kafka import (
 )
 from streamdp_adapters.kafka.transport import KafkaTransport
 
-pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
+pytestmark = pytest.mark.kafka
 
 GOOD = Verdict.GOOD
 Fresh = Callable[[], str]

@@ -13,7 +13,7 @@ from aiokafka.structs import ConsumerRecord, TopicPartition
 from streamdp.testing.broker import Borrowed
 from streamdp_adapters.kafka.internals import lean
 
-pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
+pytestmark = pytest.mark.kafka
 
 Made = tuple[int, bytes | None, bytes | None]
 

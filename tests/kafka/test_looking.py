@@ -21,7 +21,6 @@ from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology, reading
 
 pytestmark = [
     pytest.mark.kafka,
-    pytest.mark.anyio,
     pytest.mark.parametrize("kind", ["state", "recorded", "ledger"]),
 ]
 

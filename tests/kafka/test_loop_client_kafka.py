@@ -15,7 +15,7 @@ from streamdp.testing.broker import Borrowed, own_broker
 from streamdp_adapters.kafka import KafkaTechnology
 from tests.support.loops import Draws, joined, rows
 
-pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
+pytestmark = pytest.mark.kafka
 
 KEYS = [b"k%d" % number for number in range(8)]
 PARTITIONS = 3

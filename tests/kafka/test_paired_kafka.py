@@ -18,7 +18,7 @@ from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology
 from streamdp_adapters.kafka.transport import KafkaTransport
 from tests.support.kafka_site import Site
 
-pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
+pytestmark = pytest.mark.kafka
 
 HOME = Partition("home", 0)
 

@@ -18,7 +18,7 @@ from streamdp_adapters.kafka.topics import examine
 from tests.support.loss_batches import made_of
 from tests.support.streams import events, spec
 
-pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
+pytestmark = pytest.mark.kafka
 
 
 async def test_does_a_broker_take_what_is_set_aside(

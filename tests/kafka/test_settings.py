@@ -171,7 +171,6 @@ def test_a_file_that_is_no_certificate_is_named(tmp_path: Path) -> None:
         KafkaSettings.parse({**SASL, "ca_file": str(bad)}).client()
 
 
-@pytest.mark.anyio
 async def test_a_token_is_read_anew_each_time(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("first\n")

@@ -30,7 +30,7 @@ from tests.support.kafka_site import HOME, QUICK, Fresh, Site
 from tests.support.services import Lines
 from tests.support.streams import events
 
-pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
+pytestmark = pytest.mark.kafka
 
 KEYS = tuple(b"key %d" % number for number in range(40))
 SLOWLY_SAVED = replace(QUICK, pace=Pace(records=10_000, seconds=10_000.0))

@@ -20,7 +20,7 @@ from streamdp_adapters.kafka.transport import KafkaTransport
 from tests.support.kafka_site import Site
 from tests.support.record_batches import GOOD, ZSTD, batch_of, produce, spoilt
 
-pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
+pytestmark = pytest.mark.kafka
 
 HOME = Partition("home", 0)
 

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
 from streamdp.lab.common.bench import Bench
-from streamdp.ports import Technology
-from streamdp.testing.memory import MemoryTechnology
-from streamdp.testing.memory_log import MemoryLog
-from streamdp_adapters.sqlite import Sqlite
-from tests.support.replay_service import lived, replayed_like
 from tests.support.replayed import EVERYONE, Pieces, cells, made_up, replayed
 from tests.support.replayed import lived as engines
-from tests.support.streams import events
 
 BENCH = Bench((3, 7), stream="home", epoch=2)
 
@@ -42,21 +32,3 @@ def test_would_other_bits_be_noticed() -> None:
     usual = list(replayed(log, asked, BENCH).values())
     for other in (Bench((3, 7), "shop", 2), Bench((3, 7), "home", 1), Bench((4, 8), "home", 2)):
         assert list(replayed(log, asked, other).values()) != usual
-
-
-def _memory(folder: Path) -> Technology:
-    return MemoryTechnology(MemoryLog(gap=1))
-
-
-def _sqlite(folder: Path) -> Technology:
-    return Sqlite.from_settings({"path": folder / "home.db"}, app="shop")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("open_", [_memory, _sqlite], ids=["memory", "sqlite"])
-def test_is_a_topic_the_live_service(open_: Callable[[Path], Technology], tmp_path: Path) -> None:
-    """The real service over a real log with garbage in it, three streams on one input."""
-    technology = open_(tmp_path)
-    records = events(700, seed=4)
-    served = asyncio.run(lived(technology, records, app="shop", partitions=2))
-    assert replayed_like(technology, app="shop") == served

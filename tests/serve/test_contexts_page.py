@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pytest
@@ -102,21 +100,17 @@ def observer(played: str = "header", interactions: str = "all") -> Observer:
 @pytest.mark.parametrize(
     ("played", "interactions"), [("header", "all"), ("value", "all"), ("header", "none")]
 )
-def test_the_history_says_which_field_matters(played: str, interactions: str) -> None:
+async def test_the_history_says_which_field_matters(played: str, interactions: str) -> None:
     """Device does, country does not; intervals hold the truth; shares add up."""
-
-    async def history() -> Any:
-        of = observer(played, interactions)
-        async with of.knowledge.following():
-            await of.knowledge.cache.ready()
-            status = (await of.ask("/v1/status")).json
-            answer = await of.ask("/v1/streams/clicks/keys/home/history")
-            choice = await of.ask("/v1/streams/clicks/keys/home/choice?request=r&device=phone")
-            keys = (await of.ask("/v1/streams/clicks/keys")).json["keys"]
-        assert keys[0]["action"] is None  # it depends on the context
-        return status["streams"][0], answer.json, choice.status
-
-    stream, told, choice = asyncio.run(history())
+    of = observer(played, interactions)
+    async with of.knowledge.following():
+        await of.knowledge.cache.ready()
+        status = (await of.ask("/v1/status")).json
+        answer = await of.ask("/v1/streams/clicks/keys/home/history")
+        choice = (await of.ask("/v1/streams/clicks/keys/home/choice?request=r&device=phone")).status
+        keys = (await of.ask("/v1/streams/clicks/keys")).json["keys"]
+    assert keys[0]["action"] is None  # it depends on the context
+    stream, told = status["streams"][0], answer.json
     assert (stream["actions"], stream["actions_count"]) == (list(ACTIONS), 3)
     assert stream["fields"] == {field.name: list(field.names) for field in FIELDS.fields}
     assert (stream["in_force"], told["action"]) == (None, None)

@@ -110,17 +110,13 @@ def test_is_a_known_release_not_sent_again(tag: str) -> None:
     assert other.status == 200
 
 
-def test_does_the_tag_change_with_the_release_and_only_then() -> None:
-    async def ask() -> list[str]:
-        tags = []
-        async with observer() as made:
-            for after in (None, None, release(b"de", 0), release(b"fr", 1, block=3, stop=30)):
-                if after is not None:
-                    list(made.knowledge.cache._streams["home"].table.apply([action(after)]))
-                tags.append((await made.ask("/v1/streams/home/keys/fr/action")).headers["etag"])
-        return tags
-
-    tags = asyncio.run(ask())
+async def test_does_the_tag_change_with_the_release_and_only_then() -> None:
+    tags = []
+    async with observer() as made:
+        for after in (None, None, release(b"de", 0), release(b"fr", 1, block=3, stop=30)):
+            if after is not None:
+                list(made.knowledge.cache._streams["home"].table.apply([action(after)]))
+            tags.append((await made.ask("/v1/streams/home/keys/fr/action")).headers["etag"])
     assert tags[0] == tags[1] == tags[2] != tags[3]
 
 
@@ -245,37 +241,32 @@ def test_is_nothing_known_a_404_without_a_fallback() -> None:
     assert (answer.status, answer.headers["streamdp-source"]) == (404, "unknown_key")
 
 
-def test_every_look_up_obeys_the_streams_mode_at_once() -> None:
-    async def ask() -> None:
-        actions, ledger = topics()
-        lists = Topic()
-        made = Observer(actions, ledger, lists=lists)
-        async with made.knowledge.following():
-            await made.knowledge.cache.ready()
-            before = await made.ask("/v1/streams/home/keys/fr/action")
-            lists.publish(list_record(1, "fallback"))
-            while not made.knowledge.cache.condition("home").fallback_mode:
-                await asyncio.sleep(0)
-            one = await made.ask("/v1/streams/home/keys/fr/action")
-            changed = await made.ask(
-                "/v1/streams/home/keys/fr/action", if_none_match=before.headers["etag"]
-            )
-            body = b'{"keys": ["fr", "nobody", null]}'
-            many = await made.ask("/v1/streams/home/actions", method="POST", body=body)
-            status = (await made.ask("/v1/status")).json["streams"][0]
-            page = (await made.ask("/metrics")).body.decode()
-        assert (before.json["source"], before.json["action"]) == ("published", "b")
-        assert (one.json["source"], one.json["action"]) == ("fallback_mode", "a")
-        assert changed.status == 200
-        assert {(a["action"], a["source"]) for a in many.json["answers"]} == {
-            ("a", "fallback_mode")
-        }
-        assert status["mode"] == "fallback"
-        for mode, shown in (("live", "0.0"), ("fallback", "1.0")):
-            labels = f'application="shop",mode="{mode}",stream="home"'
-            assert f"streamdp_mode{{{labels}}} {shown}" in page
-
-    asyncio.run(ask())
+async def test_every_look_up_obeys_the_streams_mode_at_once() -> None:
+    actions, ledger = topics()
+    lists = Topic()
+    made = Observer(actions, ledger, lists=lists)
+    async with made.knowledge.following():
+        await made.knowledge.cache.ready()
+        before = await made.ask("/v1/streams/home/keys/fr/action")
+        lists.publish(list_record(1, "fallback"))
+        while not made.knowledge.cache.condition("home").fallback_mode:
+            await asyncio.sleep(0)
+        one = await made.ask("/v1/streams/home/keys/fr/action")
+        changed = await made.ask(
+            "/v1/streams/home/keys/fr/action", if_none_match=before.headers["etag"]
+        )
+        body = b'{"keys": ["fr", "nobody", null]}'
+        many = await made.ask("/v1/streams/home/actions", method="POST", body=body)
+        status = (await made.ask("/v1/status")).json["streams"][0]
+        page = (await made.ask("/metrics")).body.decode()
+    assert (before.json["source"], before.json["action"]) == ("published", "b")
+    assert (one.json["source"], one.json["action"]) == ("fallback_mode", "a")
+    assert changed.status == 200
+    assert {(a["action"], a["source"]) for a in many.json["answers"]} == {("a", "fallback_mode")}
+    assert status["mode"] == "fallback"
+    for mode, shown in (("live", "0.0"), ("fallback", "1.0")):
+        labels = f'application="shop",mode="{mode}",stream="home"'
+        assert f"streamdp_mode{{{labels}}} {shown}" in page
 
 
 def test_does_it_answer_while_the_topic_is_lost_and_say_so() -> None:
@@ -295,34 +286,28 @@ def test_does_it_answer_while_the_topic_is_lost_and_say_so() -> None:
     assert float(answer.headers["streamdp-stale-seconds"]) > 0
 
 
-def test_are_the_probes_honest() -> None:
-    async def ask() -> None:
-        made = Observer(*topics(), token=b"x" * 16)
-        assert (await made.ask("/healthz")).status == 200
-        loading = await made.ask("/readyz")
-        assert (loading.status, loading.json["ready"], len(loading.json["why"])) == (503, False, 1)
-        async with made.knowledge.following():
-            await made.knowledge.cache.ready()
-            assert (await made.ask("/readyz")).json == {
-                "ready": True, "why": [], "away": [],
-            }  # fmt: skip
-
-    asyncio.run(ask())
+async def test_are_the_probes_honest() -> None:
+    made = Observer(*topics(), token=b"x" * 16)
+    assert (await made.ask("/healthz")).status == 200
+    loading = await made.ask("/readyz")
+    assert (loading.status, loading.json["ready"], len(loading.json["why"])) == (503, False, 1)
+    async with made.knowledge.following():
+        await made.knowledge.cache.ready()
+        assert (await made.ask("/readyz")).json == {
+            "ready": True, "why": [], "away": [],
+        }  # fmt: skip
 
 
 @pytest.mark.parametrize("given", ["", "Bearer", "Bearer wrong", "bearer " + "x" * 16, "x" * 16])
-def test_is_nobody_let_in_without_the_token(given: str) -> None:
-    async def ask() -> None:
-        async with observer(token=b"x" * 16) as made:
-            for target in ("/metrics", "/v1/status", "/v1/streams/home/keys/fr/action", "/nothing"):
-                refused = await made.ask(target, authorization=given)
-                assert (refused.status, refused.headers["www-authenticate"]) == (401, "Bearer")
-                assert b"home" not in refused.body
-            good = await made.ask("/metrics", authorization="Bearer " + "x" * 16)
-            assert good.status == 200
-            assert (await made.ask("/")).status == 200  # the page holds no data
-
-    asyncio.run(ask())
+async def test_is_nobody_let_in_without_the_token(given: str) -> None:
+    async with observer(token=b"x" * 16) as made:
+        for target in ("/metrics", "/v1/status", "/v1/streams/home/keys/fr/action", "/nothing"):
+            refused = await made.ask(target, authorization=given)
+            assert (refused.status, refused.headers["www-authenticate"]) == (401, "Bearer")
+            assert b"home" not in refused.body
+        good = await made.ask("/metrics", authorization="Bearer " + "x" * 16)
+        assert good.status == 200
+        assert (await made.ask("/")).status == 200  # the page holds no data
 
 
 def test_is_the_rate_bounded_and_refilled() -> None:
@@ -373,17 +358,14 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-def test_is_no_more_than_the_newest_of_a_long_ledger_read() -> None:
+async def test_is_no_more_than_the_newest_of_a_long_ledger_read() -> None:
     actions, ledger = topics()
 
-    async def begin() -> None:
-        made = Observer(actions, ledger)
-        async with made.knowledge.following():
-            await made.knowledge.cache.ready()
-            while not ledger.readers:
-                await asyncio.sleep(0)
-
-    asyncio.run(begin())
+    made = Observer(actions, ledger)
+    async with made.knowledge.following():
+        await made.knowledge.cache.ready()
+        while not ledger.readers:
+            await asyncio.sleep(0)
     assert ledger.newest == NEWEST_LINES
 
 
@@ -496,24 +478,20 @@ async def pipelined(address: tuple[str, int], requests: bytes) -> bytes:
     return answer
 
 
-def test_nonsense_behind_an_answer_ends_the_connection_without_an_error() -> None:
+async def test_nonsense_behind_an_answer_ends_the_connection_without_an_error() -> None:
     """What uvicorn would say to it is no HTTP any more, and would be an error in the log."""
-
-    async def ask() -> None:
-        errors = list[object]()
-        asyncio.get_running_loop().set_exception_handler(lambda _, error: errors.append(error))
-        async with observer() as made, listening(made) as address:
-            reader, writer = await asyncio.open_connection(*address)
-            writer.write(HEALTH + b"Transfer-Encoding: chunked\r\n\r\n")
-            await reader.readuntil(b"alive\n")
-            writer.write(b"no chunk\r\n")
-            async with asyncio.timeout(60):
-                assert await reader.read() == b""
-            assert made.knowledge.traffic.refused == {Refusal.UNREADABLE: 1}
-            writer.close()
-        assert errors == []
-
-    asyncio.run(ask())
+    errors = list[object]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, error: errors.append(error))
+    async with observer() as made, listening(made) as address:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(HEALTH + b"Transfer-Encoding: chunked\r\n\r\n")
+        await reader.readuntil(b"alive\n")
+        writer.write(b"no chunk\r\n")
+        async with asyncio.timeout(60):
+            assert await reader.read() == b""
+        assert made.knowledge.traffic.refused == {Refusal.UNREADABLE: 1}
+        writer.close()
+    assert errors == []
 
 
 SLOW = replace(LIMITS, request_seconds=1.0)
@@ -533,117 +511,103 @@ PAGE = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
     ids=["silent", "begun", "a head in drips", "the second head", "a body", "a refused body",
          "a pipeline whose answers nobody reads"],
 )  # fmt: skip
-def test_whoever_owes_something_is_cut_in_time(
+async def test_whoever_owes_something_is_cut_in_time(
     begin: bytes, drip: bytes, tls: bool, tmp_path: Path
 ) -> None:
     """Whatever it drips meanwhile, and before TLS too; it is counted."""
-
-    async def ask() -> None:
-        files = Files("http")
-        if tls:
-            write_certificates(tmp_path)
-            files = Files("http", certificate=tmp_path / "server.pem", key=tmp_path / "server.pem")
-        async with observer() as made, listening(made, SLOW, Credentials(files)) as address:
-            trusting = ssl.create_default_context(cafile=tmp_path / "ca.pem") if tls else None
-            secured = trusting if begin else None
-            _, writer = await asyncio.open_connection(*address, ssl=secured, limit=1)
-            writer.write(begin)
-            refused = made.knowledge.traffic.refused
-            async with asyncio.timeout(60):
-                while not (refused[Refusal.SLOW] or made.knowledge.traffic.requests["4xx"]):
-                    writer.write(drip)
-                    await asyncio.sleep(0.05)
-            assert (begin == BODY) == (refused[Refusal.SLOW] == 0)
-            writer.transport.abort()
-
-    asyncio.run(ask())
+    files = Files("http")
+    if tls:
+        write_certificates(tmp_path)
+        files = Files("http", certificate=tmp_path / "server.pem", key=tmp_path / "server.pem")
+    async with observer() as made, listening(made, SLOW, Credentials(files)) as address:
+        trusting = ssl.create_default_context(cafile=tmp_path / "ca.pem") if tls else None
+        secured = trusting if begin else None
+        _, writer = await asyncio.open_connection(*address, ssl=secured, limit=1)
+        writer.write(begin)
+        refused = made.knowledge.traffic.refused
+        async with asyncio.timeout(60):
+            while not (refused[Refusal.SLOW] or made.knowledge.traffic.requests["4xx"]):
+                writer.write(drip)
+                await asyncio.sleep(0.05)
+        assert (begin == BODY) == (refused[Refusal.SLOW] == 0)
+        writer.transport.abort()
 
 
-def test_a_connection_is_kept_for_a_time_between_two_requests(
+async def test_a_connection_is_kept_for_a_time_between_two_requests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Then it is closed; nothing was owed, so nothing is counted."""
     monkeypatch.setattr(connections, "KEEP_ALIVE_SECONDS", 0.3)
 
-    async def ask() -> None:
-        async with observer() as made, listening(made) as address:
-            reader, writer = await asyncio.open_connection(*address)
-            async with asyncio.timeout(60):
-                for _ in range(2):
-                    writer.write(HEALTH + b"\r\n")
-                    await reader.readuntil(b"alive\n")
-                assert await reader.read() == b""
-            assert not made.knowledge.traffic.refused
-            writer.close()
-
-    asyncio.run(ask())
+    async with observer() as made, listening(made) as address:
+        reader, writer = await asyncio.open_connection(*address)
+        async with asyncio.timeout(60):
+            for _ in range(2):
+                writer.write(HEALTH + b"\r\n")
+                await reader.readuntil(b"alive\n")
+            assert await reader.read() == b""
+        assert not made.knowledge.traffic.refused
+        writer.close()
 
 
 @pytest.mark.parametrize("begin", [b"", HEALTH, BODY, HEALTH + b"\r\n"])
-def test_a_crowd_that_owes_something_keeps_nobody_out(begin: bytes) -> None:
+async def test_a_crowd_that_owes_something_keeps_nobody_out(begin: bytes) -> None:
     """Nor does one that only stays: whoever has waited for longest makes room, at once."""
-
-    async def ask() -> None:
-        limits = replace(LIMITS, most_connections=20)
-        async with observer() as made, listening(made, limits) as address:
-            crowd = []
-            for _ in range(100):
-                reader, writer = await asyncio.open_connection(*address)
-                writer.write(begin)
-                crowd.append((reader, writer))
-                for head in (HEALTH, LOOK_UP):
-                    answer = await raw(address, head + b"Connection: close\r\n\r\n")
-                    assert answer.startswith(b"HTTP/1.1 200")
-            refused, late = made.knowledge.traffic.refused, made.knowledge.traffic.requests["4xx"]
-            assert refused[Refusal.CROWDED] + late >= 100 - 20 - MORE_PLACES
-            assert set(refused) <= {Refusal.CROWDED}
-            for _, writer in crowd:
-                writer.transport.abort()
-
-    asyncio.run(ask())
+    limits = replace(LIMITS, most_connections=20)
+    async with observer() as made, listening(made, limits) as address:
+        crowd = []
+        for _ in range(100):
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(begin)
+            crowd.append((reader, writer))
+            for head in (HEALTH, LOOK_UP):
+                answer = await raw(address, head + b"Connection: close\r\n\r\n")
+                assert answer.startswith(b"HTTP/1.1 200")
+        refused, late = made.knowledge.traffic.refused, made.knowledge.traffic.requests["4xx"]
+        assert refused[Refusal.CROWDED] + late >= 100 - 20 - MORE_PLACES
+        assert set(refused) <= {Refusal.CROWDED}
+        for _, writer in crowd:
+            writer.transport.abort()
 
 
-def test_beyond_the_requests_that_are_answered_only_probes_are() -> None:
+async def test_beyond_the_requests_that_are_answered_only_probes_are() -> None:
     """Others are refused in so many words and counted; rewards are not, since they are secret."""
-
-    async def ask() -> None:
-        going = asyncio.Event()
-
-        async def busy(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["raw_path"] == b"/busy":
-                await going.wait()
-            await Answered(200, [], b"well").send(scope, send)
-
-        traffic = Traffic()
-        limits = replace(LIMITS, most_connections=3)
-        with bound("127.0.0.1:0", where="test") as listener:
-            server = server_of(busy, credentials=NO_FILES, limits=limits, traffic=traffic)
-            serving = asyncio.create_task(server.serve(sockets=[listener]))
-            address = listener.getsockname()
-            at_work = [asyncio.create_task(raw(address, request("/busy"))) for _ in range(3)]
-            answers = dict[str, bytes]()
-            async with asyncio.timeout(60):
-                while not answers.get("/other", b"").startswith(b"HTTP/1.1 503"):
-                    answers["/other"] = await raw(address, request("/other"))
-            for path in ("/healthz", "/readyz", "/metrics", "/v1/streams/home/reward"):
-                answers[path] = await raw(address, request(path))
-            going.set()
-            done = await asyncio.gather(*at_work)
-            server.should_exit = True
-            await serving
-        statuses = {path: answer.split()[1] for path, answer in answers.items()}
-        assert statuses == {
-            "/other": b"503", "/healthz": b"200", "/readyz": b"200", "/metrics": b"200",
-            "/v1/streams/home/reward": b"503",
-        }  # fmt: skip
-        assert b"retry-after: 1" in answers["/other"]
-        assert all(answer.startswith(b"HTTP/1.1 200") for answer in done)
-        assert traffic.refused == {Refusal.BUSY: 1}
 
     def request(path: str) -> bytes:
         return f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
 
-    asyncio.run(ask())
+    going = asyncio.Event()
+
+    async def busy(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["raw_path"] == b"/busy":
+            await going.wait()
+        await Answered(200, [], b"well").send(scope, send)
+
+    traffic = Traffic()
+    limits = replace(LIMITS, most_connections=3)
+    with bound("127.0.0.1:0", where="test") as listener:
+        server = server_of(busy, credentials=NO_FILES, limits=limits, traffic=traffic)
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        address = listener.getsockname()
+        at_work = [asyncio.create_task(raw(address, request("/busy"))) for _ in range(3)]
+        answers = dict[str, bytes]()
+        async with asyncio.timeout(60):
+            while not answers.get("/other", b"").startswith(b"HTTP/1.1 503"):
+                answers["/other"] = await raw(address, request("/other"))
+        for path in ("/healthz", "/readyz", "/metrics", "/v1/streams/home/reward"):
+            answers[path] = await raw(address, request(path))
+        going.set()
+        done = await asyncio.gather(*at_work)
+        server.should_exit = True
+        await serving
+    statuses = {path: answer.split()[1] for path, answer in answers.items()}
+    assert statuses == {
+        "/other": b"503", "/healthz": b"200", "/readyz": b"200", "/metrics": b"200",
+        "/v1/streams/home/reward": b"503",
+    }  # fmt: skip
+    assert b"retry-after: 1" in answers["/other"]
+    assert all(answer.startswith(b"HTTP/1.1 200") for answer in done)
+    assert traffic.refused == {Refusal.BUSY: 1}
 
 
 def test_is_a_body_that_drips_in_cut_off() -> None:
@@ -666,36 +630,30 @@ def test_is_a_request_refused_that_says_twice_where_it_ends(path: str) -> None:
     assert b"both Content-Length and Transfer-Encoding" in answer
 
 
-def test_are_a_few_scrapes_answered_beyond_the_rate() -> None:
-    async def ask() -> None:
-        made = Observer(Topic(), Topic(), rate=1.0, clock=lambda: 0.0)
-        look_up = "/v1/streams/home/keys/fr/action"
-        assert [(await made.ask(look_up)).status for _ in range(2)] == [200, 429]
-        scrapes = [(await made.ask("/metrics")).status for _ in range(11)]
-        assert scrapes == [200] * 10 + [429]
-        assert (await made.ask(look_up)).status == 429
-
-    asyncio.run(ask())
+async def test_are_a_few_scrapes_answered_beyond_the_rate() -> None:
+    made = Observer(Topic(), Topic(), rate=1.0, clock=lambda: 0.0)
+    look_up = "/v1/streams/home/keys/fr/action"
+    assert [(await made.ask(look_up)).status for _ in range(2)] == [200, 429]
+    scrapes = [(await made.ask("/metrics")).status for _ in range(11)]
+    assert scrapes == [200] * 10 + [429]
+    assert (await made.ask(look_up)).status == 429
 
 
-def test_are_durations_told_by_what_was_asked_for() -> None:
+async def test_are_durations_told_by_what_was_asked_for() -> None:
     """Every reading of this clock is a second later than the one before."""
     requests = [("GET", "keys/fr/action"), ("POST", "actions"), ("GET", "keys"), ("GET", "actions"),
                 ("GET", "keys/fr/choice?request=r"), ("POST", "choices")]  # fmt: skip
 
-    async def ask() -> None:
-        ticks = count()
-        made = Observer(Topic(), Topic(), clock=lambda: float(next(ticks)))
-        for method, path in requests:
-            body = json.dumps({"keys": []}).encode()
-            await made.ask(f"/v1/streams/home/{path}", method=method, body=body)
-        durations = made.knowledge.traffic.durations
-        assert {
-            kind: sum(histogram.counts) for kind, histogram in durations.items()
-        } == dict.fromkeys(RequestKind, 2)
-        assert all(histogram.seconds > 0 for histogram in durations.values())
-
-    asyncio.run(ask())
+    ticks = count()
+    made = Observer(Topic(), Topic(), clock=lambda: float(next(ticks)))
+    for method, path in requests:
+        body = json.dumps({"keys": []}).encode()
+        await made.ask(f"/v1/streams/home/{path}", method=method, body=body)
+    durations = made.knowledge.traffic.durations
+    assert {kind: sum(histogram.counts) for kind, histogram in durations.items()} == dict.fromkeys(
+        RequestKind, 2
+    )
+    assert all(histogram.seconds > 0 for histogram in durations.values())
 
 
 def test_is_nothing_said_of_the_software() -> None:

@@ -157,19 +157,15 @@ def test_a_field_that_is_not_declared_is_refused(
     assert status == 200 or "expected some of device, got 'devcie'" in one.json["title"]
 
 
-def test_a_client_over_http_raises_what_the_service_refuses() -> None:
+async def test_a_client_over_http_raises_what_the_service_refuses() -> None:
     """A mistake of code is no outage: no fallback hides it."""
-
-    async def ask() -> None:
-        of = replace(CLICKS, contexts=FIELDS, actions=ACTIONS)
-        observer = Observer(Topic(), Topic(), about=of)
-        async with observer.knowledge.following(), listening(observer) as (host, port):
-            with HttpActions(f"http://{host}:{port}", {"home": "z"}) as actions:
-                wrong = {"devcie": "phone"}
-                with pytest.raises(InvalidConfig, match=r"question is refused; .* unknown field"):
-                    await asyncio.to_thread(actions.choose, "home", b"fr", "r", context=wrong)
-
-    asyncio.run(ask())
+    of = replace(CLICKS, contexts=FIELDS, actions=ACTIONS)
+    observer = Observer(Topic(), Topic(), about=of)
+    async with observer.knowledge.following(), listening(observer) as (host, port):
+        with HttpActions(f"http://{host}:{port}", {"home": "z"}) as actions:
+            wrong = {"devcie": "phone"}
+            with pytest.raises(InvalidConfig, match=r"question is refused; .* unknown field"):
+                await asyncio.to_thread(actions.choose, "home", b"fr", "r", context=wrong)
 
 
 @pytest.mark.parametrize(

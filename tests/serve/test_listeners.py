@@ -146,7 +146,7 @@ def served_certificate(address: tuple[str, int]) -> bytes:
     return certificate
 
 
-def test_a_changed_certificate_is_used_in_the_next_handshake(tmp_path: Path) -> None:
+async def test_a_changed_certificate_is_used_in_the_next_handshake(tmp_path: Path) -> None:
     """Open connections stay; a certificate without its key changes nothing and is logged once.
 
     A token that cannot be used keeps it no longer out.
@@ -160,32 +160,27 @@ def test_a_changed_certificate_is_used_in_the_next_handshake(tmp_path: Path) -> 
     certificates = [leaf(folder / "server.pem") for folder in (first, second)]
     log = Lines()
 
-    async def work() -> None:
-        observer = Observer(Topic(), Topic())
-        (used / "token").write_text("a token of some length")
-        files = Files(
-            "http", token=used / "token", certificate=used / "certificate", key=used / "key"
-        )
-        credentials = Credentials(files)
-        request = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
-        context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        async with listening(observer, credentials=credentials) as address:
-            reader, writer = await asyncio.open_connection(*address, ssl=context)
-            assert await asyncio.to_thread(served_certificate, address) == certificates[0]
-            copy(second / "server.pem", used / "certificate")
-            for _ in range(2):
-                credentials.reread(log)
-            assert await asyncio.to_thread(served_certificate, address) == certificates[0]
-            (used / "token").write_text("short")
-            copy(second / "server.pem", used / "key")
+    observer = Observer(Topic(), Topic())
+    (used / "token").write_text("a token of some length")
+    files = Files("http", token=used / "token", certificate=used / "certificate", key=used / "key")
+    credentials = Credentials(files)
+    request = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    async with listening(observer, credentials=credentials) as address:
+        reader, writer = await asyncio.open_connection(*address, ssl=context)
+        assert await asyncio.to_thread(served_certificate, address) == certificates[0]
+        copy(second / "server.pem", used / "certificate")
+        for _ in range(2):
             credentials.reread(log)
-            assert await asyncio.to_thread(served_certificate, address) == certificates[1]
-            writer.write(request)
-            assert (await reader.readuntil(b"alive\n")).startswith(b"HTTP/1.1 200")
-            writer.close()
-
-    asyncio.run(work())
+        assert await asyncio.to_thread(served_certificate, address) == certificates[0]
+        (used / "token").write_text("short")
+        copy(second / "server.pem", used / "key")
+        credentials.reread(log)
+        assert await asyncio.to_thread(served_certificate, address) == certificates[1]
+        writer.write(request)
+        assert (await reader.readuntil(b"alive\n")).startswith(b"HTTP/1.1 200")
+        writer.close()
     assert [json.loads(line)[0] for line in log.lines] == [
         *["credentials_unusable"] * 2,
         "credentials_read",
@@ -275,18 +270,15 @@ def test_an_unusable_secret_keeps_no_other_one_out(tmp_path: Path) -> None:
     ]
 
 
-def test_files_are_compared_again_and_again(tmp_path: Path) -> None:
+async def test_files_are_compared_again_and_again(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("a token of some length")
     credentials, log = Credentials(Files("operations", token=path)), Lines()
 
-    async def work() -> None:
-        watching = asyncio.get_running_loop().create_task(credentials.watch(log, seconds=0.001))
-        path.write_text("another token, as long")
-        while credentials.token != b"another token, as long":
-            await asyncio.sleep(0)
-        watching.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await watching
-
-    asyncio.run(work())
+    watching = asyncio.get_running_loop().create_task(credentials.watch(log, seconds=0.001))
+    path.write_text("another token, as long")
+    while credentials.token != b"another token, as long":
+        await asyncio.sleep(0)
+    watching.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await watching

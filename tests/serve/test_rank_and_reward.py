@@ -112,89 +112,80 @@ def conforms(value: object, schema: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
-def test_what_is_ranked_and_rewarded_is_an_event_of_the_join(kind: str, tmp_path: Path) -> None:
-    async def run() -> None:
-        technology = (
-            memory()
-            if kind == "memory"
-            else await with_topics(Sqlite.from_settings({"path": str(tmp_path / "x.db")}, app="s"))
-        )
-        async with open_shop(technology) as shop:
-            out = CLICKS.learner.actions[0]
-            asked_for = {"key": "fr", "request": "r1", "person": "p-7", "exclude": [out]}
-            conforms(asked_for, "AskedRank")
-            answer = await shop.post(RANK, asked_for)
-            assert answer.status == 200
-            conforms(answer.json, "Ranked")
-            assert answer.json["durable"] is True
-            choice = await asked(
-                shop.gate, f"/v1/streams/home/keys/fr/choice?request=r1&exclude={out}"
-            )
-            assert {**choice.json, "durable": True} == answer.json
-            fresh = (await shop.post(RANK, {"key": "fr"})).json["request"]
-            assert len(fresh) == 32
-            reward = {"key": "fr", "request": "r1", "reward": 1}
-            conforms(reward, "AskedReward")
-            rewarded = await shop.post(REWARD, reward)
-            assert (rewarded.status, rewarded.json) == (202, {"durable": True})
-            written = await rows(technology, "requests"), await rows(technology, "outcomes")
-        first, second = joined(*written, Rewards())
-        assert (first[1], second[1]) == ([0.0], [1.0])  # losses: clicked, and not
-        assert first[2]["streamdp-action"] == answer.json["action"].encode()
-        assert first[2]["streamdp-action"] != out.encode()
-        assert float(first[2]["pscore"]) == answer.json["probability"]
-        assert first[2]["streamdp-filter"] == answer.json["filter"].encode()
-        assert "streamdp-filter" not in second[2]
-        assert second[2]["streamdp-request"] == fresh.encode()
-        assert ("streamdp-person", b"p-7") in written[0][0][3]
-
-    asyncio.run(run())
+async def test_what_is_ranked_and_rewarded_is_an_event_of_the_join(
+    kind: str, tmp_path: Path
+) -> None:
+    technology = (
+        memory()
+        if kind == "memory"
+        else await with_topics(Sqlite.from_settings({"path": str(tmp_path / "x.db")}, app="s"))
+    )
+    async with open_shop(technology) as shop:
+        out = CLICKS.learner.actions[0]
+        asked_for = {"key": "fr", "request": "r1", "person": "p-7", "exclude": [out]}
+        conforms(asked_for, "AskedRank")
+        answer = await shop.post(RANK, asked_for)
+        assert answer.status == 200
+        conforms(answer.json, "Ranked")
+        assert answer.json["durable"] is True
+        choice = await asked(shop.gate, f"/v1/streams/home/keys/fr/choice?request=r1&exclude={out}")
+        assert {**choice.json, "durable": True} == answer.json
+        fresh = (await shop.post(RANK, {"key": "fr"})).json["request"]
+        assert len(fresh) == 32
+        reward = {"key": "fr", "request": "r1", "reward": 1}
+        conforms(reward, "AskedReward")
+        rewarded = await shop.post(REWARD, reward)
+        assert (rewarded.status, rewarded.json) == (202, {"durable": True})
+        written = await rows(technology, "requests"), await rows(technology, "outcomes")
+    first, second = joined(*written, Rewards())
+    assert (first[1], second[1]) == ([0.0], [1.0])  # losses: clicked, and not
+    assert first[2]["streamdp-action"] == answer.json["action"].encode()
+    assert first[2]["streamdp-action"] != out.encode()
+    assert float(first[2]["pscore"]) == answer.json["probability"]
+    assert first[2]["streamdp-filter"] == answer.json["filter"].encode()
+    assert "streamdp-filter" not in second[2]
+    assert second[2]["streamdp-request"] == fresh.encode()
+    assert ("streamdp-person", b"p-7") in written[0][0][3]
 
 
-def test_a_reward_in_its_unit_is_written_as_it_is_and_clipped_by_the_join() -> None:
-    async def run() -> None:
-        technology, prices = memory(), replace(CLICKS, unit="€", most=Fraction(200))
-        async with open_shop(technology, about=prices) as shop:
-            for request, reward in (("r1", 50), ("r2", 950.25)):
-                assert (await shop.post(RANK, {"key": "fr", "request": request})).status == 200
-                rewarded = {"key": "fr", "request": request, "reward": reward}
-                conforms(rewarded, "AskedReward")
-                assert (await shop.post(REWARD, rewarded)).status == 202
-            below = await shop.post(REWARD, {"key": "fr", "request": "r1", "reward": -1})
-            assert (below.status, b"expected a number from 0, got" in below.body) == (400, True)
-            written = await rows(technology, "requests"), await rows(technology, "outcomes")
-        assert [json.loads(value or b"") for *_, value in written[1]] == [
-            {"reward": 50}, {"reward": 950.25},
-        ]  # fmt: skip
-        losses = [event[1] for event in joined(*written, Rewards(Fraction(200)))]
-        assert losses == [[0.75], [0.0]]
-
-    asyncio.run(run())
+async def test_a_reward_in_its_unit_is_written_as_it_is_and_clipped_by_the_join() -> None:
+    technology, prices = memory(), replace(CLICKS, unit="€", most=Fraction(200))
+    async with open_shop(technology, about=prices) as shop:
+        for request, reward in (("r1", 50), ("r2", 950.25)):
+            assert (await shop.post(RANK, {"key": "fr", "request": request})).status == 200
+            rewarded = {"key": "fr", "request": request, "reward": reward}
+            conforms(rewarded, "AskedReward")
+            assert (await shop.post(REWARD, rewarded)).status == 202
+        below = await shop.post(REWARD, {"key": "fr", "request": "r1", "reward": -1})
+        assert (below.status, b"expected a number from 0, got" in below.body) == (400, True)
+        written = await rows(technology, "requests"), await rows(technology, "outcomes")
+    assert [json.loads(value or b"") for *_, value in written[1]] == [
+        {"reward": 50}, {"reward": 950.25},
+    ]  # fmt: skip
+    losses = [event[1] for event in joined(*written, Rewards(Fraction(200)))]
+    assert losses == [[0.75], [0.0]]
 
 
-def test_batches_are_answered_in_order_and_written_whole() -> None:
-    async def run() -> None:
-        technology = memory()
-        async with open_shop(technology) as shop:
-            requests = [{"key": "fr", "request": f"r{at}"} for at in range(1000)]
-            conforms({"requests": requests}, "AskedRanks")
-            answer = await shop.post(f"{RANK}s", {"requests": requests})
-            conforms(answer.json, "AllRanked")
-            nameless = await shop.post(f"{RANK}s", {"requests": [{"key": "fr"}] * 1000})
-            ids = [int(one["request"], 16) for one in nameless.json["choices"]]
-            ones = [sum(id_ >> bit & 1 for id_ in ids) for bit in range(128)]
-            assert 380 < min(ones) <= max(ones) < 620  # false alarm: 10⁻¹¹; each bit is a coin
-            assert [one["request"] for one in answer.json["choices"]] == [
-                one["request"] for one in requests
-            ]
-            rewards = [{**one, "reward": 0.5} for one in requests]
-            conforms({"rewards": rewards}, "AskedRewards")
-            assert (await shop.post(f"{REWARD}s", {"rewards": rewards})).status == 202
-            assert (await shop.post(f"{RANK}s", {"requests": requests * 2})).status == 413
-            assert len(await rows(technology, "requests")) == 2000
-            assert len(await rows(technology, "outcomes")) == 1000
-
-    asyncio.run(run())
+async def test_batches_are_answered_in_order_and_written_whole() -> None:
+    technology = memory()
+    async with open_shop(technology) as shop:
+        requests = [{"key": "fr", "request": f"r{at}"} for at in range(1000)]
+        conforms({"requests": requests}, "AskedRanks")
+        answer = await shop.post(f"{RANK}s", {"requests": requests})
+        conforms(answer.json, "AllRanked")
+        nameless = await shop.post(f"{RANK}s", {"requests": [{"key": "fr"}] * 1000})
+        ids = [int(one["request"], 16) for one in nameless.json["choices"]]
+        ones = [sum(id_ >> bit & 1 for id_ in ids) for bit in range(128)]
+        assert 380 < min(ones) <= max(ones) < 620  # false alarm: 10⁻¹¹; each bit is a coin
+        assert [one["request"] for one in answer.json["choices"]] == [
+            one["request"] for one in requests
+        ]
+        rewards = [{**one, "reward": 0.5} for one in requests]
+        conforms({"rewards": rewards}, "AskedRewards")
+        assert (await shop.post(f"{REWARD}s", {"rewards": rewards})).status == 202
+        assert (await shop.post(f"{RANK}s", {"requests": requests * 2})).status == 413
+        assert len(await rows(technology, "requests")) == 2000
+        assert len(await rows(technology, "outcomes")) == 1000
 
 
 @pytest.mark.parametrize(
@@ -213,19 +204,16 @@ def test_batches_are_answered_in_order_and_written_whole() -> None:
         ("/v1/streams/nowhere/rank", {"key": "fr"}, 404),
     ],
 )
-def test_what_cannot_be_written_is_refused_and_never_quoted(
+async def test_what_cannot_be_written_is_refused_and_never_quoted(
     target: str, body: object, status: int
 ) -> None:
-    async def run() -> None:
-        technology = memory()
-        async with open_shop(technology) as shop:
-            answer = await shop.post(target, body)
-            assert answer.status == status
-            assert b"7.25" not in answer.body
-            assert status != 400 or (b"; expected " in answer.body and b", got " in answer.body)
-            assert await rows(technology, "requests") == await rows(technology, "outcomes") == []
-
-    asyncio.run(run())
+    technology = memory()
+    async with open_shop(technology) as shop:
+        answer = await shop.post(target, body)
+        assert answer.status == status
+        assert b"7.25" not in answer.body
+        assert status != 400 or (b"; expected " in answer.body and b", got " in answer.body)
+        assert await rows(technology, "requests") == await rows(technology, "outcomes") == []
 
 
 class Away:
@@ -258,180 +246,154 @@ class Away:
 @pytest.mark.parametrize(
     ("error", "fate"), [(Unreached, "nothing was written"), (TransportLost, "may still be")]
 )
-def test_nothing_is_promised_that_was_not_appended(
+async def test_nothing_is_promised_that_was_not_appended(
     error: type[TransportLost], fate: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A record that was taken back never appears, also when the log is there again.
 
     That a request was not written is logged; that a reward was not is logged nowhere.
     """
-
-    async def run() -> None:
-        technology = memory()
-        away = Away(technology, error)
-        async with open_shop(away, seconds=0.8) as shop:  # type: ignore[arg-type]
-            for target in (RANK, REWARD):
-                body = {"key": "fr", "request": "r1"} | ({"reward": 1} if target == REWARD else {})
-                caplog.clear()
-                answer = await shop.post(target, body)
-                lines = [line for line in caplog.records if line.name.startswith("streamdp")]
-                assert len(lines) == (target == RANK)
-                assert (answer.status, answer.headers["retry-after"]) == (503, "1")
-                assert fate in answer.json["title"]
-            away.back = True
-            assert (await shop.post(RANK, {"key": "fr", "request": "r2"})).status == 200
-            assert len(await rows(technology, "requests")) == 1
-            assert await rows(technology, "outcomes") == []
-
-    asyncio.run(run())
+    technology = memory()
+    away = Away(technology, error)
+    async with open_shop(away, seconds=0.8) as shop:  # type: ignore[arg-type]
+        for target in (RANK, REWARD):
+            body = {"key": "fr", "request": "r1"} | ({"reward": 1} if target == REWARD else {})
+            caplog.clear()
+            answer = await shop.post(target, body)
+            lines = [line for line in caplog.records if line.name.startswith("streamdp")]
+            assert len(lines) == (target == RANK)
+            assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+            assert fate in answer.json["title"]
+        away.back = True
+        assert (await shop.post(RANK, {"key": "fr", "request": "r2"})).status == 200
+        assert len(await rows(technology, "requests")) == 1
+        assert await rows(technology, "outcomes") == []
 
 
 @pytest.mark.parametrize("error", [Unreached, TransportLost])
 @pytest.mark.parametrize("undurable", [False, True])
-def test_while_the_log_is_silent_ranks_end_in_time_and_readyz_says_it(
+async def test_while_the_log_is_silent_ranks_end_in_time_and_readyz_says_it(
     undurable: bool, error: type[TransportLost]
 ) -> None:
     """They are refused, or where that is configured answered without a promise; then at once."""
-
-    async def run() -> None:
-        technology = memory()
-        away = Away(technology, error)
-        events = asyncio.get_running_loop()
-        seconds = 2.0 if undurable else 0.3
-        async with open_shop(away, seconds=seconds, undurable=undurable) as shop:  # type: ignore[arg-type]
-            ready = await asked(shop.gate, "/readyz")
-            assert (ready.status, ready.json["away"]) == (200, [])
-            told, waited = list[Answer](), list[float]()
-            for at in range(3):
-                begun = events.time()
-                told.append(await shop.post(RANK, {"key": "fr", "request": f"r{at}"}))
-                waited.append(events.time() - begun)
-                async with asyncio.timeout(60):
-                    while not shop.ranking.silent():
-                        await asyncio.sleep(0.01)
-            assert [answer.status for answer in told] == [200 if undurable else 503] * 3
-            if undurable:
-                assert not any(answer.json["durable"] for answer in told)
-                assert max(waited[1:]) < seconds
-            ready = await asked(shop.gate, "/readyz")
-            assert ready.status == (200 if undurable else 503)
-            assert "topic requests: nothing has been acknowledged" in ready.json["away"][0]
-            assert ready.json["why"] == ([] if undurable else ready.json["away"])
-            away.back = True
-            answer = await shop.post(RANK, {"key": "fr", "request": "r8"})
+    technology = memory()
+    away = Away(technology, error)
+    events = asyncio.get_running_loop()
+    seconds = 2.0 if undurable else 0.3
+    async with open_shop(away, seconds=seconds, undurable=undurable) as shop:  # type: ignore[arg-type]
+        ready = await asked(shop.gate, "/readyz")
+        assert (ready.status, ready.json["away"]) == (200, [])
+        told, waited = list[Answer](), list[float]()
+        for at in range(3):
+            begun = events.time()
+            told.append(await shop.post(RANK, {"key": "fr", "request": f"r{at}"}))
+            waited.append(events.time() - begun)
             async with asyncio.timeout(60):
-                while shop.ranking.silent():
+                while not shop.ranking.silent():
                     await asyncio.sleep(0.01)
-            answer = await shop.post(RANK, {"key": "fr", "request": "r9"})
-            assert (answer.status, answer.json["durable"]) == (200, True)
-            assert (await asked(shop.gate, "/readyz")).json["away"] == []
-            ids = [dict(row[3])["streamdp-request"] for row in await rows(technology, "requests")]
-            assert undurable or ids == [b"r8", b"r9"]
+        assert [answer.status for answer in told] == [200 if undurable else 503] * 3
+        if undurable:
+            assert not any(answer.json["durable"] for answer in told)
+            assert max(waited[1:]) < seconds
+        ready = await asked(shop.gate, "/readyz")
+        assert ready.status == (200 if undurable else 503)
+        assert "topic requests: nothing has been acknowledged" in ready.json["away"][0]
+        assert ready.json["why"] == ([] if undurable else ready.json["away"])
+        away.back = True
+        answer = await shop.post(RANK, {"key": "fr", "request": "r8"})
+        async with asyncio.timeout(60):
+            while shop.ranking.silent():
+                await asyncio.sleep(0.01)
+        answer = await shop.post(RANK, {"key": "fr", "request": "r9"})
+        assert (answer.status, answer.json["durable"]) == (200, True)
+        assert (await asked(shop.gate, "/readyz")).json["away"] == []
+        ids = [dict(row[3])["streamdp-request"] for row in await rows(technology, "requests")]
+        assert undurable or ids == [b"r8", b"r9"]
 
-    asyncio.run(run())
 
-
-def test_five_seconds_after_the_last_attempt_nobody_knows_that_the_log_is_silent() -> None:
+async def test_five_seconds_after_the_last_attempt_nobody_knows_that_the_log_is_silent() -> None:
     """Else a process that gets no requests because it is not ready would never be ready again."""
-
-    async def run() -> None:
-        now = 0.0
-        away = Away(memory(), TransportLost)
-        writer = TopicWriter("requests", away.producer, most_waiting=9, pause=0, clock=lambda: now)
-        writer.begin(asyncio.get_running_loop())
-        writer.put((b"fr", None, ()))
-        await writer.flush()
-        now = 4.0
-        assert writer.silent_seconds == 4
-        now = 6.0
-        assert writer.silent_seconds == 0
-        await writer.end(within=1)
-
-    asyncio.run(run())
+    now = 0.0
+    away = Away(memory(), TransportLost)
+    writer = TopicWriter("requests", away.producer, most_waiting=9, pause=0, clock=lambda: now)
+    writer.begin(asyncio.get_running_loop())
+    writer.put((b"fr", None, ()))
+    await writer.flush()
+    now = 4.0
+    assert writer.silent_seconds == 4
+    now = 6.0
+    assert writer.silent_seconds == 0
+    await writer.end(within=1)
 
 
-def test_nothing_is_ranked_before_the_policies_were_read() -> None:
+async def test_nothing_is_ranked_before_the_policies_were_read() -> None:
     """Known keys would get the fallback, and the log would say that it was shown."""
-
-    async def run() -> None:
-        technology = memory()
-        shop = Shop(technology)
-        async with shop.ranking.writing():
-            for body in ({"key": "fr"}, {"key": "fr", "durable": False}):
-                answer = await shop.post(RANK, body)
-                assert (answer.status, answer.headers["retry-after"]) == (503, "1")
-                assert "being loaded; nothing was written" in answer.json["title"]
-            async with shop.observer.knowledge.following():
-                await shop.observer.knowledge.cache.ready()
-                assert (await shop.post(RANK, {"key": "fr"})).json["source"] == "published"
-        assert len(await rows(technology, "requests")) == 1
-
-    asyncio.run(run())
+    technology = memory()
+    shop = Shop(technology)
+    async with shop.ranking.writing():
+        for body in ({"key": "fr"}, {"key": "fr", "durable": False}):
+            answer = await shop.post(RANK, body)
+            assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+            assert "being loaded; nothing was written" in answer.json["title"]
+        async with shop.observer.knowledge.following():
+            await shop.observer.knowledge.cache.ready()
+            assert (await shop.post(RANK, {"key": "fr"})).json["source"] == "published"
+    assert len(await rows(technology, "requests")) == 1
 
 
-def test_a_full_queue_is_said_to_trusted_senders() -> None:
-    async def run() -> None:
-        away = Away(memory(), Unreached)
-        async with open_shop(away, seconds=0.2) as shop:  # type: ignore[arg-type]
-            queued = {"key": "fr", "request": "r", "reward": 1}
-            for _ in range(MOST_WAITING // 1000):
-                body = {"rewards": [queued] * 1000, "durable": False}
-                answer = await shop.post(f"{REWARD}s", body)
-                assert (answer.status, answer.json) == (202, {"durable": False})
-            answer = await shop.post(REWARD, {**queued, "durable": False})
-            assert answer.status == 503
-            away.back = True
-
-    asyncio.run(run())
+async def test_a_full_queue_is_said_to_trusted_senders() -> None:
+    away = Away(memory(), Unreached)
+    async with open_shop(away, seconds=0.2) as shop:  # type: ignore[arg-type]
+        queued = {"key": "fr", "request": "r", "reward": 1}
+        for _ in range(MOST_WAITING // 1000):
+            body = {"rewards": [queued] * 1000, "durable": False}
+            answer = await shop.post(f"{REWARD}s", body)
+            assert (answer.status, answer.json) == (202, {"durable": False})
+        answer = await shop.post(REWARD, {**queued, "durable": False})
+        assert answer.status == 503
+        away.back = True
 
 
-def test_the_publishable_key_rewards_one_at_a_time_and_nothing_else() -> None:
+async def test_the_publishable_key_rewards_one_at_a_time_and_nothing_else() -> None:
     """Whatever comes of it: the answer to a readable reward is always the same."""
-
-    async def run() -> None:
-        technology = memory()
-        async with open_shop(technology, token=TOKEN) as shop:
-            page = {"authorization": f"Bearer {KEY.decode()}"}
-            reward = {"key": "fr", "request": "r1", "reward": 1}
-            for target, body in (
-                (RANK, {"key": "fr"}),
-                (f"{RANK}s", {"requests": []}),
-                (f"{REWARD}s", {"rewards": [reward]}),
-                ("/v1/streams/home/choices", {"requests": []}),
-            ):
-                assert (await shop.post(target, body, **page)).status == 401
-            assert (await shop.post(REWARD, reward)).status == 401
-            answers = {
-                (answer.status, answer.body, tuple(sorted(answer.headers.items())))
-                for answer in [await shop.post(REWARD, reward, **page) for _ in range(100)]
-            }
-            assert len(answers) == 1
-            assert next(iter(answers))[:2] == (202, b'{"durable":false}')
-            trusted = {"authorization": f"Bearer {TOKEN.decode()}"}
-            assert (await shop.post(REWARD, reward, **trusted)).json == {"durable": True}
-            written = len(await rows(technology, "outcomes"))
-            assert 20 < written < 60  # the rest was beyond the connection's rate
-
-    asyncio.run(run())
+    technology = memory()
+    async with open_shop(technology, token=TOKEN) as shop:
+        page = {"authorization": f"Bearer {KEY.decode()}"}
+        reward = {"key": "fr", "request": "r1", "reward": 1}
+        for target, body in (
+            (RANK, {"key": "fr"}),
+            (f"{RANK}s", {"requests": []}),
+            (f"{REWARD}s", {"rewards": [reward]}),
+            ("/v1/streams/home/choices", {"requests": []}),
+        ):
+            assert (await shop.post(target, body, **page)).status == 401
+        assert (await shop.post(REWARD, reward)).status == 401
+        answers = {
+            (answer.status, answer.body, tuple(sorted(answer.headers.items())))
+            for answer in [await shop.post(REWARD, reward, **page) for _ in range(100)]
+        }
+        assert len(answers) == 1
+        assert next(iter(answers))[:2] == (202, b'{"durable":false}')
+        trusted = {"authorization": f"Bearer {TOKEN.decode()}"}
+        assert (await shop.post(REWARD, reward, **trusted)).json == {"durable": True}
+        written = len(await rows(technology, "outcomes"))
+        assert 20 < written < 60  # the rest was beyond the connection's rate
 
 
-def test_only_pages_of_the_configured_origins_may_reward() -> None:
-    async def run() -> None:
-        async with open_shop(memory(), token=TOKEN) as shop:
-            reward = {"key": "fr", "request": "r1", "reward": 1}
-            shown = {"origin": "https://shop.example", "authorization": f"Bearer {KEY.decode()}"}
-            asks = await asked(shop.gate, REWARD, method="OPTIONS", origin="https://shop.example")
-            assert asks.status == 204
-            assert "authorization" in asks.headers["access-control-allow-headers"]
-            answer = await shop.post(REWARD, reward, **shown)
-            allowed = answer.headers["access-control-allow-origin"]
-            assert (answer.status, allowed) == (202, "https://shop.example")
-            for target, origin in ((REWARD, "https://other.example"), (RANK, shown["origin"])):
-                asks = await asked(shop.gate, target, method="OPTIONS", origin=origin)
-                assert asks.status == 401
-                assert "access-control-allow-origin" not in asks.headers
-
-    asyncio.run(run())
+async def test_only_pages_of_the_configured_origins_may_reward() -> None:
+    async with open_shop(memory(), token=TOKEN) as shop:
+        reward = {"key": "fr", "request": "r1", "reward": 1}
+        shown = {"origin": "https://shop.example", "authorization": f"Bearer {KEY.decode()}"}
+        asks = await asked(shop.gate, REWARD, method="OPTIONS", origin="https://shop.example")
+        assert asks.status == 204
+        assert "authorization" in asks.headers["access-control-allow-headers"]
+        answer = await shop.post(REWARD, reward, **shown)
+        allowed = answer.headers["access-control-allow-origin"]
+        assert (answer.status, allowed) == (202, "https://shop.example")
+        for target, origin in ((REWARD, "https://other.example"), (RANK, shown["origin"])):
+            asks = await asked(shop.gate, target, method="OPTIONS", origin=origin)
+            assert asks.status == 401
+            assert "access-control-allow-origin" not in asks.headers
 
 
 class OutcomesAway(Away):

@@ -107,16 +107,13 @@ def attributes(values: Sequence[KeyValue]) -> dict[str, str | int]:
     return {one.key: one.value.string_value or one.value.int_value for one in values}
 
 
-def test_a_step_s_span_begins_on_a_whole_second_and_other_steps_have_none(
+async def test_a_step_s_span_begins_on_a_whole_second_and_other_steps_have_none(
     collector: Collector,
 ) -> None:
-    async def work() -> None:
-        telemetry = Telemetry(application="shop")
-        async with telemetry.sending():
-            for step, seconds in (("poll", 0.25), ("commit", 1.5), ("apply", 0.5), ("rebuild", 9)):
-                telemetry.observe(step, seconds)
-
-    asyncio.run(work())
+    telemetry = Telemetry(application="shop")
+    async with telemetry.sending():
+        for step, seconds in (("poll", 0.25), ("commit", 1.5), ("apply", 0.5), ("rebuild", 9)):
+            telemetry.observe(step, seconds)
     lasted = {
         span.name: span.end_time_unix_nano - span.start_time_unix_nano for span in collector.spans
     }
@@ -128,39 +125,35 @@ LOOK_UP = "/v1/streams/home/keys/secret-person/choice?request=secret-request"
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-def test_look_ups_are_traced_without_what_was_asked_and_rewards_not_at_all(
+async def test_look_ups_are_traced_without_what_was_asked_and_rewards_not_at_all(
     collector: Collector,
 ) -> None:
     """They join the caller's trace, but take neither its state nor its baggage along."""
-
-    async def work() -> None:
-        log = MemoryLog()
-        log.create("requests", partitions=1)
-        log.create("outcomes", partitions=1)
-        telemetry = Telemetry(application="shop")
-        async with open_shop(MemoryTechnology(log)) as shop, telemetry.sending():
-            app: App = telemetry.around(shop.gate)
-            answer = await asked(
-                app,
-                LOOK_UP,
-                traceparent=PARENT,
-                tracestate="secret=state",
-                baggage="user=secret-person",
-            )
-            assert answer.status == 200
-            assert (await asked(app, LOOK_UP.replace("home", "secret"))).status == 404
-            keys = b'{"requests":[{"key":"secret-person","request":"secret-request"}]}'
-            for target, body, status in (
-                ("/v1/streams/home/choices", keys, 200),
-                (RANK, b'{"key":"secret-person","request":"secret-request"}', 200),
-                (REWARD, b'{"key":"secret-person","request":"secret-request","reward":1}', 202),
-            ):
-                answer = await asked(app, target, method="POST", body=body)
-                assert answer.status == status, answer.body
-            for target in ("/metrics", "/v1/status", "/healthz", "/readyz", "/"):
-                await asked(app, target)
-
-    asyncio.run(work())
+    log = MemoryLog()
+    log.create("requests", partitions=1)
+    log.create("outcomes", partitions=1)
+    telemetry = Telemetry(application="shop")
+    async with open_shop(MemoryTechnology(log)) as shop, telemetry.sending():
+        app: App = telemetry.around(shop.gate)
+        answer = await asked(
+            app,
+            LOOK_UP,
+            traceparent=PARENT,
+            tracestate="secret=state",
+            baggage="user=secret-person",
+        )
+        assert answer.status == 200
+        assert (await asked(app, LOOK_UP.replace("home", "secret"))).status == 404
+        keys = b'{"requests":[{"key":"secret-person","request":"secret-request"}]}'
+        for target, body, status in (
+            ("/v1/streams/home/choices", keys, 200),
+            (RANK, b'{"key":"secret-person","request":"secret-request"}', 200),
+            (REWARD, b'{"key":"secret-person","request":"secret-request","reward":1}', 202),
+        ):
+            answer = await asked(app, target, method="POST", body=body)
+            assert answer.status == status, answer.body
+        for target in ("/metrics", "/v1/status", "/healthz", "/readyz", "/"):
+            await asked(app, target)
     spans = sorted((span.name, *attributes(span.attributes).items()) for span in collector.spans)
     code = "http.response.status_code"
     assert spans == [("batch", (code, 200)), ("look_up", (code, 200)), ("look_up", (code, 404))]
@@ -271,20 +264,17 @@ def test_a_process_that_learns_and_one_that_serves_both_export(
     }  # fmt: skip
 
 
-def test_an_end_waits_for_no_collector_that_is_silent(
+async def test_an_end_waits_for_no_collector_that_is_silent(
     collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The receiver reads and never answers; the exporter would wait ten seconds, and try again."""
     monkeypatch.setattr(otlp, "_END_SECONDS", 0.05)
     collector.answers.clear()
 
-    async def work() -> None:
-        async with asyncio.timeout(9):
-            telemetry = Telemetry(application="shop")
-            async with telemetry.sending():
-                telemetry.observe("poll", 0.1)
-
-    asyncio.run(work())
+    async with asyncio.timeout(9):
+        telemetry = Telemetry(application="shop")
+        async with telemetry.sending():
+            telemetry.observe("poll", 0.1)
     assert not collector.bodies
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 
 import numpy as np
@@ -23,19 +22,15 @@ CLICKS = Partition("clicks", 0)
 
 
 @pytest.mark.parametrize("played", ["header", "value"])
-def test_is_a_policy_published_that_anybody_can_recompute(played: str) -> None:
+async def test_is_a_policy_published_that_anybody_can_recompute(played: str) -> None:
     """From the ledger alone, by the learner that it names: the same parts for every release."""
     learner = policy_blocks(actions=ACTIONS, epsilon="2", schedule="geometric 2", played=played)
     made = feedback_spec(learner=learner)
 
-    async def run() -> Room:
-        room = Room([made], partitions=1)
-        async with room.worker():
-            room.send("clicks", *shown(400, keys=KEYS))
-            await room.until(room.is_read)
-        return room
-
-    room = asyncio.run(run())
+    room = Room([made], partitions=1)
+    async with room.worker():
+        room.send("clicks", *shown(400, keys=KEYS))
+        await room.until(room.is_read)
     assert room.wrong() == []
     evidence = room.evidence(CLICKS)
     policies = {
@@ -64,18 +59,13 @@ def test_is_a_policy_published_that_anybody_can_recompute(played: str) -> None:
     assert compared == len(policies) > 20
 
 
-def test_are_counts_those_of_the_headers_whatever_the_payloads() -> None:
+async def test_are_counts_those_of_the_headers_whatever_the_payloads() -> None:
     """Garbage payloads count for the arm that was shown, garbage headers for none; slots tile."""
-
-    async def run() -> Room:
-        room = Room([feedback_spec()], partitions=1)
-        async with room.worker():
-            records, headers = shown(300, keys=[b"k"])
-            room.send("clicks", records, headers)
-            await room.until(room.is_read)
-        return room
-
-    room = asyncio.run(run())
+    room = Room([feedback_spec()], partitions=1)
+    async with room.worker():
+        records, headers = shown(300, keys=[b"k"])
+        room.send("clicks", records, headers)
+        await room.until(room.is_read)
     headers = shown(300, keys=[b"k"])[1]
     named = [dict(pairs).get("streamdp-action") for pairs in headers]
     at = 0

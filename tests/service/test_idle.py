@@ -229,33 +229,29 @@ def test_is_a_batch_without_times_refused() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2, 121])
-def test_does_a_service_drop_the_same_keys_through_faults_at_every_step(seed: int) -> None:
+async def test_does_a_service_drop_the_same_keys_through_faults_at_every_step(seed: int) -> None:
     """On the memory transport, one step in twenty fails: live is the fold of the log.
 
     In the last course a process takes over while keys go idle whose rows stood before others'.
     """
-
-    async def run() -> None:
-        of = idles(leader())
-        room, dice = Room([of], partitions=2), Dice(seed=seed, chance=Fraction(1, 20))
-        names = [b"key %d" % number for number in range(12)]
-        async with room.worker(reached=dice):
-            for hour in range(40):
-                room.log.now = hour * HOUR // 2
-                room.send("home", mapped(25, keys=names[hour % 9 : hour % 9 + 4], seed=hour))
-                await room.log.changed(timeout=0.01)
-            await room.until(room.is_read)
-        async with room.worker("after") as worker:
-            await room.until(lambda: not any(room.wrong()))
-            shown = worker.view.streams["home"].partitions
-            assert sum(part.keys for part in shown.values()) < 12
-        lines = [line for partition in room.partitions for line in room.evidence(partition).ledger]
-        assert sum(b'"mechanism":"carried"' in line.value for line in lines) > 10
-        verification = Verification()
-        verification.read(of.topics, lines)
-        assert verification.violations == []
-
-    asyncio.run(run())
+    of = idles(leader())
+    room, dice = Room([of], partitions=2), Dice(seed=seed, chance=Fraction(1, 20))
+    names = [b"key %d" % number for number in range(12)]
+    async with room.worker(reached=dice):
+        for hour in range(40):
+            room.log.now = hour * HOUR // 2
+            room.send("home", mapped(25, keys=names[hour % 9 : hour % 9 + 4], seed=hour))
+            await room.log.changed(timeout=0.01)
+        await room.until(room.is_read)
+    async with room.worker("after") as worker:
+        await room.until(lambda: not any(room.wrong()))
+        shown = worker.view.streams["home"].partitions
+        assert sum(part.keys for part in shown.values()) < 12
+    lines = [line for partition in room.partitions for line in room.evidence(partition).ledger]
+    assert sum(b'"mechanism":"carried"' in line.value for line in lines) > 10
+    verification = Verification()
+    verification.read(of.topics, lines)
+    assert verification.violations == []
 
 
 def test_is_idleness_configured_and_are_timestamps_asked_for(tmp_path: Path) -> None:

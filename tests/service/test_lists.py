@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -490,15 +489,10 @@ def taken_lists(room: Room, partition: Partition) -> list[TakenList]:
     return [line for line in lines if isinstance(line, TakenList)]
 
 
-def test_every_partition_takes_the_list_that_is_there_when_its_records_come() -> None:
+async def test_every_partition_takes_the_list_that_is_there_when_its_records_come() -> None:
     """In its own commit: the first line of a ledger too, which names the input's id."""
-
-    async def run() -> Room:
-        room = Room([stream()], partitions=2)
-        await lived(room, "home", 4)
-        return room
-
-    room = asyncio.run(run())
+    room = Room([stream()], partitions=2)
+    await lived(room, "home", 4)
     assert room.wrong() == []
     for partition in room.partitions:
         taken = taken_lists(room, partition)
@@ -518,7 +512,7 @@ def test_streams_of_losses_take_no_list() -> None:
     assert of.listed_format.catalogue is None
 
 
-def test_a_list_that_cannot_be_read_leaves_the_one_that_was_taken() -> None:
+async def test_a_list_that_cannot_be_read_leaves_the_one_that_was_taken() -> None:
     """Said once, until it can be read again."""
 
     class Deaf(Between):
@@ -534,35 +528,27 @@ def test_a_list_that_cannot_be_read_leaves_the_one_that_was_taken() -> None:
                 return b'{"type":"list","schema":99}'
             return await self.inner.newest_list(stream)
 
-    async def run() -> tuple[Room, list[Any]]:
-        room = Room([stream()], partitions=1)
-        room.log.revise(room.specs["home"].topics, lambda _: list_line(1))
-        records, headers = shown(300, keys=KEYS)
-        settings = replace(QUICK, poll_records=1, batch_records=1)
-        async with room.worker(around=Deaf, settings=settings) as worker:
-            room.send("home", records, headers)
-            await room.until(room.is_read)
-            lost = worker.log.of("list_lost")
-        return room, lost
-
-    room, lost = asyncio.run(run())
+    room = Room([stream()], partitions=1)
+    room.log.revise(room.specs["home"].topics, lambda _: list_line(1))
+    records, headers = shown(300, keys=KEYS)
+    settings = replace(QUICK, poll_records=1, batch_records=1)
+    async with room.worker(around=Deaf, settings=settings) as worker:
+        room.send("home", records, headers)
+        await room.until(room.is_read)
+        lost = worker.log.of("list_lost")
     assert len(lost) == 1
     (taken,) = taken_lists(room, room.partitions[0])
     assert taken.next_offset >= 6
     assert room.wrong() == []
 
 
-def test_a_new_epoch_takes_the_list_anew() -> None:
-    async def run() -> Room:
-        room = Room([stream()], partitions=1)
-        await lived(room, "home", 1)
-        room.specs["home"] = replace(stream(), epoch=2)
-        async with room.worker():
-            room.send("home", *shown(40, keys=KEYS, seed=9))
-            await room.until(room.is_read)
-        return room
-
-    room = asyncio.run(run())
+async def test_a_new_epoch_takes_the_list_anew() -> None:
+    room = Room([stream()], partitions=1)
+    await lived(room, "home", 1)
+    room.specs["home"] = replace(stream(), epoch=2)
+    async with room.worker():
+        room.send("home", *shown(40, keys=KEYS, seed=9))
+        await room.until(room.is_read)
     taken = taken_lists(room, room.partitions[0])
     assert [(of.epoch, of.list_ordinal, of.next_offset) for of in taken] == [(1, 1, 0), (2, 1, 40)]
     assert judge(room.evidence(room.partitions[0])) == []

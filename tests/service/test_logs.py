@@ -169,40 +169,36 @@ def test_a_library_is_heard_again_though_the_time_of_day_goes_back(stream: io.St
     assert len(lines(stream)) == 2
 
 
-def test_is_an_exception_that_nobody_awaited_told_without_its_text(stream: io.StringIO) -> None:
+async def test_is_an_exception_that_nobody_awaited_told_without_its_text(
+    stream: io.StringIO,
+) -> None:
     """asyncio's own words would quote it."""
     log = logs.set_up(level="info", style="json", stream=stream)
 
     async def broken() -> None:
         raise ValueError("losses 0.25")
 
-    async def run() -> None:
-        logs.watch_loop(asyncio.get_running_loop(), log)
-        task = asyncio.create_task(broken())
-        await asyncio.wait({task})
-        del task
-
-    asyncio.run(run())
+    logs.watch_loop(asyncio.get_running_loop(), log)
+    task = asyncio.create_task(broken())
+    await asyncio.wait({task})
+    del task
     (line,) = lines(stream)
     assert (line["event"], line["exception"]) == ("loop_exception", "ValueError")
     assert "0.25" not in stream.getvalue()
 
 
-def test_futures_that_the_client_drops_in_an_outage_are_no_defect_of_ours(
+async def test_futures_that_the_client_drops_in_an_outage_are_no_defect_of_ours(
     stream: io.StringIO,
 ) -> None:
     """Whoever asked the client has got the same error; a warning a minute is enough."""
     log, now = logs.set_up(level="info", style="json", stream=stream), [0.0]
 
-    async def run() -> None:
-        logs.watch_loop(asyncio.get_running_loop(), log, clock=lambda: now[0])
-        for _ in range(14):
-            future = asyncio.get_running_loop().create_future()
-            future.set_exception(NodeNotReadyError("of b'losses'"))
-            del future
-            now[0] += 10
-
-    asyncio.run(run())
+    logs.watch_loop(asyncio.get_running_loop(), log, clock=lambda: now[0])
+    for _ in range(14):
+        future = asyncio.get_running_loop().create_future()
+        future.set_exception(NodeNotReadyError("of b'losses'"))
+        del future
+        now[0] += 10
     said = [(line["event"], line["level"], line["exception"]) for line in lines(stream)]
     assert said == [("library", "warning", "NodeNotReadyError")] * 3
     assert "losses" not in stream.getvalue()

@@ -338,17 +338,13 @@ def test_is_a_leak_caught(
     )
 
 
-def test_is_the_argument_of_a_failed_callback_not_logged() -> None:
+async def test_is_the_argument_of_a_failed_callback_not_logged() -> None:
     """asyncio quotes it in its own message."""
-
-    async def fail() -> None:
-        watch_loop(asyncio.get_running_loop(), lines)
-        asyncio.get_running_loop().call_soon(int, b"0.25 secret")
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-
     lines = Lines()
-    asyncio.run(fail())
+    watch_loop(asyncio.get_running_loop(), lines)
+    asyncio.get_running_loop().call_soon(int, b"0.25 secret")
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
     ((event, fields),) = lines.lines
     assert (event, fields["detail"]) == ("loop_exception", "Exception in callback")
     assert fields["exception"] == "ValueError"

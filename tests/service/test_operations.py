@@ -157,17 +157,12 @@ def test_other_paths_and_methods_are_refused() -> None:
     assert asyncio.run(Process(latest, ABOUT).ask("/metrics", method="POST")).status == 405
 
 
-def test_metrics_need_the_token_and_probes_do_not() -> None:
+async def test_metrics_need_the_token_and_probes_do_not() -> None:
     made = Process(taken(process()), ABOUT, token=b"x" * 16)
 
-    async def ask() -> list[int]:
-        answers = [
-            await made.ask(path) for path in ("/healthz", "/readyz", "/metrics", "/v1/status")
-        ]
-        answers.append(await made.ask("/metrics", authorization="Bearer " + "x" * 16))
-        return [answer.status for answer in answers]
-
-    assert asyncio.run(ask()) == [200, 200, 401, 401, 200]
+    answers = [await made.ask(path) for path in ("/healthz", "/readyz", "/metrics", "/v1/status")]
+    answers.append(await made.ask("/metrics", authorization="Bearer " + "x" * 16))
+    assert [answer.status for answer in answers] == [200, 200, 401, 401, 200]
 
 
 CONFIGURATION = """
@@ -199,20 +194,19 @@ async def listening(folder: Path) -> AsyncIterator[tuple[str, int]]:
 REQUEST = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 
-def test_probes_and_metrics_are_answered_while_the_learning_loop_is_busy(tmp_path: Path) -> None:
+async def test_probes_and_metrics_are_answered_while_the_learning_loop_is_busy(
+    tmp_path: Path,
+) -> None:
     """This loop runs Python without a pause until a thread has its answers."""
     answers: list[bytes] = []
 
-    async def work() -> None:
-        async with listening(tmp_path) as address:
-            await until_taken(address)
-            client = threading.Thread(target=lambda: answers.extend(asked_twice(address)))
-            client.start()
-            turns = 0
-            while client.is_alive():
-                turns += 1
-
-    asyncio.run(work())
+    async with listening(tmp_path) as address:
+        await until_taken(address)
+        client = threading.Thread(target=lambda: answers.extend(asked_twice(address)))
+        client.start()
+        turns = 0
+        while client.is_alive():
+            turns += 1
     probe, page = answers
     assert probe.endswith(b"alive\n")
     assert b"streamdp_transport_up" in page
@@ -231,19 +225,16 @@ async def until_taken(address: tuple[str, int]) -> None:
         await asyncio.sleep(0.01)
 
 
-def test_the_listener_ends_with_its_process_and_connections_that_stay_do_not_hold_it(
+async def test_the_listener_ends_with_its_process_and_connections_that_stay_do_not_hold_it(
     tmp_path: Path,
 ) -> None:
-    async def work() -> set[str]:
-        async with listening(tmp_path) as address:
-            _, writer = await asyncio.open_connection(*address)
-        writer.close()
-        return {thread.name for thread in threading.enumerate()}
-
-    assert "operations" not in asyncio.run(work())
+    async with listening(tmp_path) as address:
+        _, writer = await asyncio.open_connection(*address)
+    writer.close()
+    assert "operations" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_the_learning_loop_goes_on_while_a_partition_is_restored(
+async def test_the_learning_loop_goes_on_while_a_partition_is_restored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With a million keys it takes minutes, and a loop that is silent counts as hung."""
@@ -265,10 +256,7 @@ def test_the_learning_loop_goes_on_while_a_partition_is_restored(
             await asyncio.sleep(0)
         let_go.set()
 
-    async def work() -> None:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(turn())
-            working = group.create_task(worked(log, made, Lines()))
-        assert working.result().part(Partition(made.name, 0)).position == RECORDS
-
-    asyncio.run(work())
+    async with asyncio.TaskGroup() as group:
+        group.create_task(turn())
+        working = group.create_task(worked(log, made, Lines()))
+    assert working.result().part(Partition(made.name, 0)).position == RECORDS

@@ -7,7 +7,6 @@ between, the two may differ though nothing is wrong: so ownership is asked for b
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
@@ -39,24 +38,20 @@ class Overtaken(Between):
         return super().read(partition, start, stop)
 
 
-def test_is_a_mismatch_of_who_was_overtaken_no_halt() -> None:
+async def test_is_a_mismatch_of_who_was_overtaken_no_halt() -> None:
     """A rebuild that meets expired input is only told so while the partition is its own."""
-
-    async def run() -> None:
-        slowly = replace(QUICK, pace=Pace(records=10_000, seconds=10_000.0))
-        room = Room([spec()], partitions=1)
-        room.send("home", events(100, keys=KEYS))
-        async with room.worker(settings=slowly):
-            await room.until(room.is_read)
-        topics = room.specs["home"].topics
-        async with room.worker(around=lambda inner: Overtaken(inner, room.log, topics)) as worker:
-            await room.until(lambda: bool(worker.log.of("partition_fenced")))
-            assert worker.log.of("partition_halted") == []
-        async with room.worker() as owner:  # whose reads contradict each other for good
-            await room.until(lambda: owner.view.part(HOME0).status is Status.HALTED)
-            assert "no longer retained" in owner.view.part(HOME0).message
-
-    asyncio.run(run())
+    slowly = replace(QUICK, pace=Pace(records=10_000, seconds=10_000.0))
+    room = Room([spec()], partitions=1)
+    room.send("home", events(100, keys=KEYS))
+    async with room.worker(settings=slowly):
+        await room.until(room.is_read)
+    topics = room.specs["home"].topics
+    async with room.worker(around=lambda inner: Overtaken(inner, room.log, topics)) as worker:
+        await room.until(lambda: bool(worker.log.of("partition_fenced")))
+        assert worker.log.of("partition_halted") == []
+    async with room.worker() as owner:  # whose reads contradict each other for good
+        await room.until(lambda: owner.view.part(HOME0).status is Status.HALTED)
+        assert "no longer retained" in owner.view.part(HOME0).message
 
 
 class Unsure(Between):
@@ -81,18 +76,16 @@ class Unsure(Between):
         ([ValueError("a defect of a transport")], 1),
     ],
 )
-def test_is_a_halt_put_off_until_somebody_answers(answers: list[Exception], takes: int) -> None:
+async def test_is_a_halt_put_off_until_somebody_answers(
+    answers: list[Exception], takes: int
+) -> None:
     """While nobody says who owns it, it is taken again; a question that fails hides no halt."""
-
-    async def run() -> None:
-        room = Room([spec()], partitions=1)
-        room.send("home", events(100, keys=KEYS))
-        async with room.worker():
-            await room.until(room.is_read)
-        room.log.replace_state(room.specs["home"].topics, 0, {})
-        async with room.worker(around=lambda inner: Unsure(inner, answers)) as worker:
-            await room.until(lambda: worker.view.part(HOME0).status is Status.HALTED)
-            assert "the state is gone" in worker.view.part(HOME0).message
-        assert len(worker.log.of("partition_taking")) == takes
-
-    asyncio.run(run())
+    room = Room([spec()], partitions=1)
+    room.send("home", events(100, keys=KEYS))
+    async with room.worker():
+        await room.until(room.is_read)
+    room.log.replace_state(room.specs["home"].topics, 0, {})
+    async with room.worker(around=lambda inner: Unsure(inner, answers)) as worker:
+        await room.until(lambda: worker.view.part(HOME0).status is Status.HALTED)
+        assert "the state is gone" in worker.view.part(HOME0).message
+    assert len(worker.log.of("partition_taking")) == takes

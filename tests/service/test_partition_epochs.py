@@ -6,7 +6,6 @@ ledger and state, and leaves all other partitions at the epoch that they are in.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -199,19 +198,15 @@ def test_is_the_epoch_of_a_partition_configured_by_its_number(tmp_path: Path) ->
     assert stream_spec.largest_value >= configured(tmp_path, "").largest_value
 
 
-def test_is_an_epoch_of_no_partition_logged_and_nothing_halted() -> None:
+async def test_is_an_epoch_of_no_partition_logged_and_nothing_halted() -> None:
     """Once, at the start; what the stream's partitions learn is not affected."""
-
-    async def run() -> None:
-        room = Room([replace(spec(), partition_epochs={1: 2, 3: 2})], partitions=3)
-        async with room.worker() as worker:
-            await room.until(lambda: len(worker.log.of("partition_running")) == 3)
-            (line,) = worker.log.of("partition_epochs_unused")
-        assert line["stream"] == "home"
-        assert "no such partition; expected numbers from 0 to 2, got 3" in str(line["detail"])
-        assert worker.log.of("partition_halted") == []
-
-    asyncio.run(run())
+    room = Room([replace(spec(), partition_epochs={1: 2, 3: 2})], partitions=3)
+    async with room.worker() as worker:
+        await room.until(lambda: len(worker.log.of("partition_running")) == 3)
+        (line,) = worker.log.of("partition_epochs_unused")
+    assert line["stream"] == "home"
+    assert "no such partition; expected numbers from 0 to 2, got 3" in str(line["detail"])
+    assert worker.log.of("partition_halted") == []
 
 
 @pytest.mark.parametrize("line", ["1 = 1", "-1 = 2", "one = 2", "1 = true"])

@@ -98,20 +98,17 @@ def records(values: Sequence[Value], *, start: int = 0) -> Records:
 # -- what is set aside -----------------------------------------------------------------------------
 
 
-def test_is_every_unusable_record_set_aside_with_its_reason_and_in_order() -> None:
+async def test_is_every_unusable_record_set_aside_with_its_reason_and_in_order() -> None:
     """Once each, through the service, by offset; usable ones never."""
     made = aside()
     given = events(400)
 
-    async def run() -> Room:
-        place = room(made)
-        place.send("home", given)
-        async with quarantining([made.quarantine], MemoryTechnology(place.log)), place.worker():
-            await place.until(place.is_read)
-        assert place.wrong() == []
-        return place
-
-    entries = written(asyncio.run(run()).log, made)
+    place = room(made)
+    place.send("home", given)
+    async with quarantining([made.quarantine], MemoryTechnology(place.log)), place.worker():
+        await place.until(place.is_read)
+    assert place.wrong() == []
+    entries = written(place.log, made)
     bad = [(at, key) for at, (key, _) in enumerate(given) if made.format.explain(given[at][1])]
     assert [(entry.offset, key) for key, entry in entries] == bad
     assert len(bad) > 5
@@ -234,7 +231,7 @@ def test_does_noticing_never_raise() -> None:
     assert (kept.take(9), kept.dropped) == ([], 1)
 
 
-def test_does_sqlite_keep_the_newest_entries_in_the_trusted_file(
+async def test_does_sqlite_keep_the_newest_entries_in_the_trusted_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the trusted file alone, as many as may stay; `doctor` reads them, newest last."""
@@ -244,24 +241,21 @@ def test_does_sqlite_keep_the_newest_entries_in_the_trusted_file(
     kept = queue(made)
     kept.notice(0, [records([BAD] * 12)], made_of([np.nan] * 12))
 
-    async def run() -> list[str]:
-        tools = technology.administrator()
-        try:
-            made_now = await tools.create([made.topics], partitions=1)
-            assert [finding.subject for finding in made_now] == [
-                "topic home-losses", "topic shop.home.quarantine",
-            ]  # fmt: skip
-            await writing(kept, technology)
-            findings = await quarantined(tools, made.topics, count=3)
-            every = await quarantined(tools, made.topics, count=99)
-            assert len(every) == 5 + 1
-            off = await quarantined(tools, spec().topics, count=3)
-            assert "quarantine = true" in off[0].detail
-        finally:
-            await tools.close()
-        return [f"{finding.subject}: {finding.detail}" for finding in findings]
-
-    lines = asyncio.run(run())
+    tools = technology.administrator()
+    try:
+        made_now = await tools.create([made.topics], partitions=1)
+        assert [finding.subject for finding in made_now] == [
+            "topic home-losses", "topic shop.home.quarantine",
+        ]  # fmt: skip
+        await writing(kept, technology)
+        findings = await quarantined(tools, made.topics, count=3)
+        every = await quarantined(tools, made.topics, count=99)
+        assert len(every) == 5 + 1
+        off = await quarantined(tools, spec().topics, count=3)
+        assert "quarantine = true" in off[0].detail
+    finally:
+        await tools.close()
+    lines = [f"{finding.subject}: {finding.detail}" for finding in findings]
     assert [line.partition(":")[0] for line in lines] == ["NOT PRIVATE"] * 4
     assert ["@9:" in lines[0], "@10:" in lines[1], "@11:" in lines[2]] == [True] * 3
     assert made.format.explain(BAD) in lines[0]  # type: ignore[operator]

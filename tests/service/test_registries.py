@@ -170,26 +170,23 @@ def lives(monkeypatch: pytest.MonkeyPatch) -> tuple[list[object], list[object]]:
     return got, asyncio.run(in_json())
 
 
-def test_without_any_schema_a_partition_waits() -> None:
-    async def waits() -> None:
-        with registry() as kept:
-            kept.down = True
-            stream = avro_spec(kept)
-            room = Room([stream], partitions=1)
-            (partition,) = room.partitions
-            room.send("home", [(b"fr", avro(0.1, 0.2, 0.9))])
-            async with asking(sources(stream), Lines()), room.worker() as worker:
-                while len(worker.log.of("partition_lost")) < 3:
-                    await asyncio.sleep(0.005)
-                assert room.position(partition) == 0
-                kept.down = False  # the registry is there, the subject is not
-                while len(worker.log.of("partition_lost")) < 6:
-                    await asyncio.sleep(0.005)
-                assert room.position(partition) == 0
-                kept.register("home-losses-value", EVENT, number=1)
-                await room.until(lambda: room.position(partition) == 1)
-
-    asyncio.run(waits())
+async def test_without_any_schema_a_partition_waits() -> None:
+    with registry() as kept:
+        kept.down = True
+        stream = avro_spec(kept)
+        room = Room([stream], partitions=1)
+        (partition,) = room.partitions
+        room.send("home", [(b"fr", avro(0.1, 0.2, 0.9))])
+        async with asking(sources(stream), Lines()), room.worker() as worker:
+            while len(worker.log.of("partition_lost")) < 3:
+                await asyncio.sleep(0.005)
+            assert room.position(partition) == 0
+            kept.down = False  # the registry is there, the subject is not
+            while len(worker.log.of("partition_lost")) < 6:
+                await asyncio.sleep(0.005)
+            assert room.position(partition) == 0
+            kept.register("home-losses-value", EVENT, number=1)
+            await room.until(lambda: room.position(partition) == 1)
 
 
 # -- content causes no question ----------------------------------------------------------------
@@ -347,7 +344,7 @@ def test_outcomes_in_avro_come_to_what_they_come_to_in_json() -> None:
     assert events(Logs(plain.requests, both, plain.gap), outcomes=reading) == expected
 
 
-def test_an_assembly_s_schemas_hold_from_where_they_were_fetched_and_are_saved() -> None:
+async def test_an_assembly_s_schemas_hold_from_where_they_were_fetched_and_are_saved() -> None:
     """A process is lost twice, and its successors have no registry that answers, or another answer.
 
     A request of a schema that was unknown when it was read stays unreadable, for good; a request
@@ -389,35 +386,32 @@ def test_an_assembly_s_schemas_hold_from_where_they_were_fetched_and_are_saved()
         ]
         return sorted((renewal["number"], renewal["since"]) for renewal in held)
 
-    async def lived() -> None:
-        first = process(1)
-        work, transport = await taken_over(MemoryTechnology(log), first)
-        for name in (b"early", b"late", b"never"):
-            outcome(name, 1, at=100)  # the two others may count for nothing
-        request(b"early", 1, at=0)
-        request(b"never", 2, at=0)
-        await go_on(work, transport, 0)
-        for reading in first.contents:
-            assert isinstance(reading, Reading)
-            reading.registry.fetched.schemas = (Schema(1, "JSON", "{}"), Schema(2, "JSON", "{}"))
-        request(b"late", 2, at=600)
-        await go_on(work, transport, 600)
-        await go_on(work, transport, 1150)  # the first two leave, the third stays open
-        assert (since(b"requests"), since(b"outcomes")) == ([(1, 0), (2, 2)], [(1, 0), (2, 0)])
-        outcome(b"late", 2, at=1200)
-        work, transport = await taken_over(MemoryTechnology(log), process())  # no answer
-        await go_on(work, transport, 1200)
-        work, transport = await taken_over(MemoryTechnology(log), process(1, 2, 3))
-        request(b"last", 3, at=1300)
-        await go_on(work, transport, 1300)
-        await go_on(work, transport, 3000)
-        assert since(b"requests") == [
-            (1, 0),
-            (2, 2),
-            (3, 2),
-        ]  # the two that have left decide nothing
-
-    asyncio.run(lived())
+    first = process(1)
+    work, transport = await taken_over(MemoryTechnology(log), first)
+    for name in (b"early", b"late", b"never"):
+        outcome(name, 1, at=100)  # the two others may count for nothing
+    request(b"early", 1, at=0)
+    request(b"never", 2, at=0)
+    await go_on(work, transport, 0)
+    for reading in first.contents:
+        assert isinstance(reading, Reading)
+        reading.registry.fetched.schemas = (Schema(1, "JSON", "{}"), Schema(2, "JSON", "{}"))
+    request(b"late", 2, at=600)
+    await go_on(work, transport, 600)
+    await go_on(work, transport, 1150)  # the first two leave, the third stays open
+    assert (since(b"requests"), since(b"outcomes")) == ([(1, 0), (2, 2)], [(1, 0), (2, 0)])
+    outcome(b"late", 2, at=1200)
+    work, transport = await taken_over(MemoryTechnology(log), process())  # no answer
+    await go_on(work, transport, 1200)
+    work, transport = await taken_over(MemoryTechnology(log), process(1, 2, 3))
+    request(b"last", 3, at=1300)
+    await go_on(work, transport, 1300)
+    await go_on(work, transport, 3000)
+    assert since(b"requests") == [
+        (1, 0),
+        (2, 2),
+        (3, 2),
+    ]  # the two that have left decide nothing
     losses = [json.loads(value or b"") for value in log.input(SPEC.topics.output, 0).values]
     assert losses == [[0.0], [0.5], [0.0], [0.75]]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -385,7 +384,7 @@ def test_a_page_computes_policies_and_what_was_earned_by_the_named_columns() -> 
 
 
 @pytest.mark.parametrize(("of", "each"), [(stream(), True), (plain_stream(), False)])
-def test_where_names_may_come_the_list_is_read_after_every_fetch(
+async def test_where_names_may_come_the_list_is_read_after_every_fetch(
     of: StreamSpec, each: bool
 ) -> None:
     """Or a record of a batch's later fetch could name an action that its owner does not know."""
@@ -401,14 +400,11 @@ def test_where_names_may_come_the_list_is_read_after_every_fetch(
             read[0] += 1
             return await self.inner.newest_list(stream)
 
-    async def run() -> None:
-        room = Room([of], partitions=1)
-        settings = replace(QUICK, poll_records=1, batch_records=10)
-        room.send("home", *shown(60))
-        async with room.worker(around=Counting, settings=settings):
-            await room.until(room.is_read)
-
-    asyncio.run(run())
+    room = Room([of], partitions=1)
+    settings = replace(QUICK, poll_records=1, batch_records=10)
+    room.send("home", *shown(60))
+    async with room.worker(around=Counting, settings=settings):
+        await room.until(room.is_read)
     assert fetched[0] >= 60
     assert (read[0] == fetched[0]) is each
 

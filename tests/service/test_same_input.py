@@ -275,7 +275,7 @@ def test_does_an_epoch_pass_a_lost_state_where_nothing_says_that_the_input_is_an
     assert work.engine.position == 40
 
 
-def test_is_the_own_ledger_read_where_the_state_is_gone(tmp_path: Path) -> None:
+async def test_is_the_own_ledger_read_where_the_state_is_gone(tmp_path: Path) -> None:
     """By whoever takes the partition, and only then."""
     path = tmp_path / "shop.toml"
     path.write_text(CONFIG.format(app="shop", folder=tmp_path))
@@ -283,45 +283,38 @@ def test_is_the_own_ledger_read_where_the_state_is_gone(tmp_path: Path) -> None:
     (topics,) = configuration.topics()
     made = replace(spec(app="shop"), topics=topics)
 
-    async def run() -> None:
-        room = Room([made], partitions=1)
-        room.send("home", events(30))
-        async with room.worker():
-            await room.until(room.is_read)
-        ledgers = Ledgers(configuration, MemoryTechnology(room.log))
-        known = (await ledgers.by_others("home", Scope.LOST)).input_ids
-        assert known == {0: room.log.input_id(topics.input)}
-        for scope_ in (Scope.ALL, Scope.EARLIER):
-            assert (await ledgers.by_others("home", scope_)).input_ids == {}
-
-    asyncio.run(run())
+    room = Room([made], partitions=1)
+    room.send("home", events(30))
+    async with room.worker():
+        await room.until(room.is_read)
+    ledgers = Ledgers(configuration, MemoryTechnology(room.log))
+    known = (await ledgers.by_others("home", Scope.LOST)).input_ids
+    assert known == {0: room.log.input_id(topics.input)}
+    for scope_ in (Scope.ALL, Scope.EARLIER):
+        assert (await ledgers.by_others("home", scope_)).input_ids == {}
 
 
 @pytest.mark.parametrize("has_ids", [True, False])
-def test_does_a_service_halt_where_its_input_was_made_again(has_ids: bool) -> None:
+async def test_does_a_service_halt_where_its_input_was_made_again(has_ids: bool) -> None:
     """And publishes nothing of the new one, though it has outgrown the position."""
-
-    async def run() -> None:
-        room = Room([STREAM], partitions=1)
-        room.log = MemoryLog(has_ids=has_ids)
-        room.log.create(STREAM.topics.input, partitions=1)
-        room.send("home", events(60))
-        async with room.worker():
-            await room.until(room.is_read)
-        room.log.delete(STREAM.topics.input)
-        room.log.create(STREAM.topics.input, partitions=1)
-        room.send("home", events(300, seed=5))
-        before = room.evidence(HOME)
-        async with room.worker() as worker:
-            await room.until(lambda: worker.view.part(Partition("home", 0)).status is Status.HALTED)
-        said = "deleted and recreated" if has_ids else "the input was replaced"
-        assert said in str(worker.log.of("partition_halted"))
-        assert room.evidence(HOME) == before
-
-    asyncio.run(run())
+    room = Room([STREAM], partitions=1)
+    room.log = MemoryLog(has_ids=has_ids)
+    room.log.create(STREAM.topics.input, partitions=1)
+    room.send("home", events(60))
+    async with room.worker():
+        await room.until(room.is_read)
+    room.log.delete(STREAM.topics.input)
+    room.log.create(STREAM.topics.input, partitions=1)
+    room.send("home", events(300, seed=5))
+    before = room.evidence(HOME)
+    async with room.worker() as worker:
+        await room.until(lambda: worker.view.part(Partition("home", 0)).status is Status.HALTED)
+    said = "deleted and recreated" if has_ids else "the input was replaced"
+    assert said in str(worker.log.of("partition_halted"))
+    assert room.evidence(HOME) == before
 
 
-def test_does_a_service_on_files_halt_where_its_input_was_made_again(tmp_path: Path) -> None:
+async def test_does_a_service_on_files_halt_where_its_input_was_made_again(tmp_path: Path) -> None:
     """Files have no ids: the last record tells, whoever wrote into the trusted file."""
     technology = Sqlite(Settings.from_mapping({"path": str(tmp_path / "trusted.db")}))
 
@@ -349,15 +342,12 @@ def test_does_a_service_on_files_halt_where_its_input_was_made_again(tmp_path: P
         await running
         return view.part(HOME).message
 
-    async def run() -> None:
-        await send(1, 60)
-        await until(lambda part: part.position == 60)
-        file = sqlite3.connect(tmp_path / "trusted.db", isolation_level=None)
-        file.execute("DELETE FROM record")
-        file.execute("UPDATE input SET first = 0, next = 0")
-        file.close()
-        await send(5, 300)
-        said = await until(lambda part: part.status is Status.HALTED)
-        assert "the input was replaced" in said
-
-    asyncio.run(run())
+    await send(1, 60)
+    await until(lambda part: part.position == 60)
+    file = sqlite3.connect(tmp_path / "trusted.db", isolation_level=None)
+    file.execute("DELETE FROM record")
+    file.execute("UPDATE input SET first = 0, next = 0")
+    file.close()
+    await send(5, 300)
+    said = await until(lambda part: part.status is Status.HALTED)
+    assert "the input was replaced" in said

@@ -70,62 +70,55 @@ async def test_is_every_block_released_once_with_many_streams_and_partitions() -
     ("observes", "seed"),
     [*(("losses", seed) for seed in range(8)), *(("feedback", seed) for seed in range(4))],
 )
-def test_is_every_block_released_once_through_faults_at_every_step(
+async def test_is_every_block_released_once_through_faults_at_every_step(
     observes: str, seed: int
 ) -> None:
     """One step in twenty fails with an unknown outcome; partitions are taken again and again."""
     regret = sd.estimate("block_regret", epsilon="1/4", min_length=2)
     made = spec(estimates=[regret]) if observes == "losses" else feedback_spec()
 
-    async def run() -> None:
-        room = Room([made], partitions=3, gap=seed % 2)
-        dice = Dice(seed=seed, chance=Fraction(1, 20))
-        async with room.worker(reached=dice) as worker:
-            for part in range(60):
-                if observes == "losses":
-                    room.send("home", events(40, keys=KEYS, seed=part))
-                else:
-                    room.send("clicks", *shown(40, keys=KEYS, seed=part))
-                await room.log.changed(timeout=0.01)
-                if dice.thrown.total() >= 8:
-                    break
-            await room.until(room.is_read)
-        assert worker.log.of("partition_lost")
-        async with room.worker("after"):  # what a fault in the drain left unpublished
-            await room.until(lambda: not any(room.wrong()))
-
-    asyncio.run(run())
+    room = Room([made], partitions=3, gap=seed % 2)
+    dice = Dice(seed=seed, chance=Fraction(1, 20))
+    async with room.worker(reached=dice) as worker:
+        for part in range(60):
+            if observes == "losses":
+                room.send("home", events(40, keys=KEYS, seed=part))
+            else:
+                room.send("clicks", *shown(40, keys=KEYS, seed=part))
+            await room.log.changed(timeout=0.01)
+            if dice.thrown.total() >= 8:
+                break
+        await room.until(room.is_read)
+    assert worker.log.of("partition_lost")
+    async with room.worker("after"):  # what a fault in the drain left unpublished
+        await room.until(lambda: not any(room.wrong()))
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_is_every_block_released_once_through_rebalances(seed: int) -> None:
+async def test_is_every_block_released_once_through_rebalances(seed: int) -> None:
     """Workers come and go, one is taken for dead and goes on as a zombie, commits fail."""
+    room = Room([spec(), spec(name="shop")], partitions=3)
+    dice = Dice(seed=seed, chance=Fraction(1, 40))
+    feed = iter(range(100))
 
-    async def run() -> None:
-        room = Room([spec(), spec(name="shop")], partitions=3)
-        dice = Dice(seed=seed, chance=Fraction(1, 40))
-        feed = iter(range(100))
+    async def some() -> None:
+        for name in room.specs:
+            room.send(name, events(60, keys=KEYS, seed=next(feed)))
+        await room.log.changed(timeout=0.01)
 
-        async def some() -> None:
-            for name in room.specs:
-                room.send(name, events(60, keys=KEYS, seed=next(feed)))
-            await room.log.changed(timeout=0.01)
-
-        async with room.worker("one", reached=dice):
+    async with room.worker("one", reached=dice):
+        await some()
+        async with room.worker("two", reached=dice):
             await some()
-            async with room.worker("two", reached=dice):
+            async with room.worker("three", reached=dice):
                 await some()
-                async with room.worker("three", reached=dice):
-                    await some()
-                    room.log.expire("two")
-                    await some()
+                room.log.expire("two")
                 await some()
             await some()
-        async with room.worker("last"):
-            await room.until(room.is_read)
-            await room.until(lambda: not any(room.wrong()))
-
-    asyncio.run(run())
+        await some()
+    async with room.worker("last"):
+        await room.until(room.is_read)
+        await room.until(lambda: not any(room.wrong()))
 
 
 @running

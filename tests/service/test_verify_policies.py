@@ -80,15 +80,12 @@ def test_is_what_compaction_leaves_enough() -> None:
     assert (verification.violations, verification.compared.policies) == ([], len(KEYS))
 
 
-def test_are_published_actions_of_losses_compared_too() -> None:
-    async def run() -> Room:
-        room = Room([spec()], partitions=1)
-        async with room.worker():
-            room.send("home", events(100))
-            await room.until(room.is_read)
-        return room
-
-    evidence = asyncio.run(run()).evidence(Partition("home", 0))
+async def test_are_published_actions_of_losses_compared_too() -> None:
+    room = Room([spec()], partitions=1)
+    async with room.worker():
+        room.send("home", events(100))
+        await room.until(room.is_read)
+    evidence = room.evidence(Partition("home", 0))
     for change, said in ((0, []), (1, ["published action"])):
         verification, topics = Verification(), spec().topics
         last = json.loads(evidence.actions[-1].value)
