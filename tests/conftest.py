@@ -21,6 +21,7 @@ pytest_plugins = (
     "tests.support.calling",
     "tests.support.short_blocks",
     "tests.support.lending",
+    "tests.support.sites",
     "tests.support.longest_first",
 )
 

@@ -105,8 +105,8 @@ async def lists(room: Room) -> None:
         if batch and batch[-1].value == every[-1]:
             break
     actions = [r async for b in reader.actions(room.topics, follow=False) for r in b]
-    room.expect("each key's", expected=[(0, b"of a key")] * len(keys),
-                got=[(record.partition, record.value) for record in actions])  # fmt: skip
+    told = {(record.partition, record.key, record.value) for record in actions}
+    room.expect("each key's", expected={(0, key, b"of a key") for key in keys}, got=told)
     taken = await worker.transport.take(room.at(0))
     room.expect("the last ledger line", expected=step(1).ledger[-1][1], got=taken.last_ledger_line)
     await worker.transport.commit(room.at(0), step(2))

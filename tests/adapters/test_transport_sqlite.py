@@ -1,11 +1,10 @@
-"""Does the SQLite transport keep every promise of the port, and what it says of itself?"""
+"""Does the SQLite transport keep what it says of itself, beside the promises of the port?"""
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,24 +16,9 @@ from streamdp.core.errors import (
     StateMismatch,
     TransportLost,
 )
-from streamdp.ports import Commit, Partition, Published, Records, StreamTopics, Technology, Verdict
-from streamdp.testing.transport import CHECKS, PAIRED_CHECKS, Check
+from streamdp.ports import Commit, Partition, Published, Records, StreamTopics, Verdict
 from streamdp_adapters.sqlite import Settings, Sqlite, SqliteAdministrator
 from tests.support.sqlite_pair import AT, TOPICS, joined, ledger, send, settings, step
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Callable[[str], Technology]:
-    """Opens one pair of files, whatever the application's name."""
-    mapping = {"path": str(tmp_path / "trusted.db"), "partitions": 0}
-    return lambda app: Sqlite.from_settings(mapping, app=app)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("check", CHECKS + PAIRED_CHECKS, ids=str)
-def test_every_promise(make: Callable[[str], Technology], check: Check) -> None:
-    asyncio.run(check.run(make))
-
 
 # --- a second service -----------------------------------------------------------------------------
 

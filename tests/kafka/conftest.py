@@ -1,28 +1,28 @@
-"""One real broker for all tests of this folder, and names that no other test uses."""
+"""Brokers of their own for tests that kill, freeze or meddle."""
 
-import itertools
-import os
-import secrets
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from streamdp.testing.broker import OUTSIDE_BROKER, Borrowed, Broker, own_broker
+from streamdp.ports import StreamTopics
+from streamdp.testing.broker import Borrowed, Broker, own_broker
+from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology
 from tests.support.kafka_proxy import Proxy, pass_on, proxied
-from tests.support.lending import Lent, lend
 
 
-@pytest.fixture(scope="session")
-def broker(request: pytest.FixtureRequest) -> Borrowed:
-    """The broker that all tests share; whoever wants to kill one starts an `own_broker`."""
-    outside = os.environ.get(OUTSIDE_BROKER)
-    return Borrowed(outside or lend(request.config, "plain").bootstrap)
+@pytest.fixture
+def technology(broker: Borrowed) -> KafkaTechnology:
+    """The shared broker, on which who ends at once is soon known to be gone."""
+    return KafkaTechnology(
+        KafkaSettings(broker.bootstrap, single_broker=True, session_timeout_ms=1500)
+    )
 
 
-@pytest.fixture(scope="session")
-def secure_broker(request: pytest.FixtureRequest) -> Lent:
-    """The broker with users that all tests share; each file has users of its own."""
-    return lend(request.config, "secure")
+@pytest.fixture
+def topics(fresh_app: Callable[[], str]) -> StreamTopics:
+    """A stream's, of an application that the broker has not seen."""
+    app = fresh_app()
+    return StreamTopics(app, "home", f"{app}.input")
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +47,3 @@ def proxied_broker(proxy: Proxy) -> Iterator[Borrowed]:
     """A broker whose clients all pass through the proxy, which lets everything pass again."""
     yield Borrowed(proxy.broker.bootstrap)
     proxy.meddle = pass_on
-
-
-@pytest.fixture(scope="session")
-def fresh_app() -> Callable[[], str]:
-    """Gives an application name that nothing on the shared broker has yet."""
-    run = secrets.token_hex(3)  # an outside broker may remember earlier runs
-    numbers = itertools.count()
-    return lambda: f"t{run}n{next(numbers)}"

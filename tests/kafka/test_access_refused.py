@@ -7,8 +7,8 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,7 @@ from aiokafka.client import AIOKafkaClient
 
 from streamdp.core.errors import Refused, TransportLost
 from streamdp.ports import Commit, Partition
-from streamdp.service.charges_by_others import alone
-from streamdp.service.loop import Service
-from streamdp.service.view import PartitionStatus, Status, Steps, View, status_of
+from streamdp.service.view import PartitionStatus, Status, Steps, status_of
 from streamdp.testing.broker import (
     AclRight,
     Broker,
@@ -36,7 +34,7 @@ from streamdp.testing.transport_room import Heard
 from streamdp_adapters.kafka import KafkaSettings, owner
 from tests.support.kafka_site import HOME, QUICK, Site
 from tests.support.lending import Lent
-from tests.support.services import Lines
+from tests.support.services import Worker, serving
 from tests.support.streams import events
 
 pytestmark = pytest.mark.kafka
@@ -80,31 +78,18 @@ def sites(
     return made[0], made[1], of_home
 
 
-@asynccontextmanager
-async def serving(*sites: Site) -> AsyncIterator[tuple[View, Lines, asyncio.Task[object]]]:
+def lived(*sites: Site) -> AbstractAsyncContextManager[Worker]:
     """One process on both streams, drained at the end."""
-    specs = [site.made for site in sites]
-    view, log = View(specs), Lines()
     transport = sites[0].technology.transport(worker="w")
-    service = Service(specs, transport, by_others=alone, view=view, log=log, settings=QUICK)
-    task = asyncio.create_task(service.run())
-    try:
-        yield view, log, task
-        service.drain()
-        await task
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+    return serving([site.made for site in sites], transport, settings=QUICK)
 
 
-async def until(
-    view: View, task: asyncio.Task[object], at: Partition, what: Callable[[PartitionStatus], bool]
-) -> None:
+async def until(worker: Worker, at: Partition, what: Callable[[PartitionStatus], bool]) -> None:
+    part = worker.view.part
     async with asyncio.timeout(180):
-        while not what(view.part(at)):
-            assert not task.done(), task.exception()
-            assert view.part(at).status is not Status.HALTED, view.part(at).message
+        while not what(part(at)):
+            assert not worker.task.done(), worker.task.exception()
+            assert part(at).status is not Status.HALTED, part(at).message
             await asyncio.sleep(0.01)
 
 
@@ -118,18 +103,18 @@ async def test_an_input_that_may_no_longer_be_seen_is_named_and_waited_for(
     for site in (home, other):
         await site.create()
         await site.send(events(20, keys=[b"k"]))
-    async with serving(home, other) as (view, _, task):
-        await until(view, task, HOME, lambda part: part.position >= 20)
+    async with lived(home, other) as worker:
+        await until(worker, HOME, lambda part: part.position >= 20)
         disallow(at, USER, rights["input"], see)
         refused = {topics.input: "TopicAuthorizationFailedError"}
-        await until(view, task, OTHER, lambda _: view.missing == refused)
-        status = status_of(view, Steps(time.monotonic), now=0.0)
+        await until(worker, OTHER, lambda _: worker.view.missing == refused)
+        status = status_of(worker.view, Steps(time.monotonic), now=0.0)
         assert f"home: TopicAuthorizationFailedError {topics.input}" in status.away()
         allow(at, USER, rights["input"], see)
         sender = replace(home, settings=plain(secure_broker))
         await sender.send(events(20, keys=[b"k"], seed=1))
-        await until(view, task, OTHER, lambda _: not view.missing)
-        await until(view, task, HOME, lambda part: part.position >= 40)
+        await until(worker, OTHER, lambda _: not worker.view.missing)
+        await until(worker, HOME, lambda part: part.position >= 40)
 
 
 @pytest.mark.parametrize("which", ["input", "state", "actions", "ledger", "group", "id"])
@@ -146,22 +131,22 @@ async def test_a_right_that_is_taken_away_is_waited_for_by_its_stream_alone(
     for site in (home, other):
         await site.create()
         await site.send(events(20, keys=[b"k"]))
-    async with serving(home, other) as (view, log, task):
+    async with lived(home, other) as worker:
         for at in (HOME, OTHER):
-            await until(view, task, at, lambda part: part.position >= 20)
+            await until(worker, at, lambda part: part.position >= 20)
         disallow(secure_broker.bootstrap, USER, rights[which])
         sender = replace(home, settings=plain(secure_broker))
         await sender.send(events(20, keys=[b"k"], seed=1))  # the same list of what was sent
-        await until(view, task, HOME, lambda part: part.refused == expected)
+        await until(worker, HOME, lambda part: part.refused == expected)
         await other.send(events(20, keys=[b"k"], seed=1))
-        await until(view, task, OTHER, lambda part: part.position >= 40)
-        assert not view.part(OTHER).refused
+        await until(worker, OTHER, lambda part: part.position >= 40)
+        assert not worker.view.part(OTHER).refused
         allow(secure_broker.bootstrap, USER, rights[which])
-        await until(view, task, HOME, lambda part: part.position >= 40)
+        await until(worker, HOME, lambda part: part.position >= 40)
         async with asyncio.timeout(180):
             while len(await home.lines()) < 40:
-                await until(view, task, HOME, lambda part: part.status is not Status.HALTED)
-        assert "poll_lost" not in {line[0] for line in log.lines}
+                await until(worker, HOME, lambda part: part.status is not Status.HALTED)
+        assert "poll_lost" not in {line[0] for line in worker.log.lines}
     assert await home.wrong() == []
     assert await other.wrong() == []
 
@@ -192,18 +177,18 @@ async def test_a_new_authority_is_read_without_a_restart(
     assert ca_file is not None
     await home.create()
     await home.send(events(20, keys=[b"k"]))
-    async with serving(home) as (view, _, task):
-        await until(view, task, HOME, lambda part: part.position >= 20)
+    async with lived(home) as worker:
+        await until(worker, HOME, lambda part: part.position >= 20)
         guarded.kill()
         write_certificates(guarded.folder)
         guarded.start()
-        await until(view, task, HOME, lambda part: bool(part.refused))
-        assert view.part(HOME).refused == "SSLCertVerificationError"
+        await until(worker, HOME, lambda part: bool(part.refused))
+        assert worker.view.part(HOME).refused == "SSLCertVerificationError"
         ca_file.write_bytes(b"-----BEGIN")  # half written
-        await until(view, task, HOME, lambda part: part.refused.startswith("transport.ca_file"))
+        await until(worker, HOME, lambda part: part.refused.startswith("transport.ca_file"))
         shutil.copy(guarded.ca_file, ca_file)
         await home.send(events(20, keys=[b"k"], seed=1))
-        await until(view, task, HOME, lambda part: part.position >= 40)
+        await until(worker, HOME, lambda part: part.position >= 40)
     assert await home.wrong() == []
 
 

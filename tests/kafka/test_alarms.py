@@ -14,6 +14,7 @@ from streamdp.testing.broker import Borrowed
 from streamdp.testing.transport_room import Heard, RoomWorker, numbered, step
 from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology
 from streamdp_adapters.kafka.topics import administration
+from tests.support.kafka_site import send
 
 pytestmark = [pytest.mark.kafka, pytest.mark.long]
 
@@ -28,9 +29,7 @@ async def test_lag_is_known_before_a_partition_is_taken_and_a_deleted_input_is_m
     technology, app = KafkaTechnology(settings), fresh_app()
     topics = StreamTopics(app, "home", f"{app}.input")
     await technology.administrator().create([topics], partitions=1)
-    producer = technology.producer()
-    await producer.send(topics.input, numbered(10), partition=0)
-    await producer.close()
+    await send(technology, topics.input, numbered(10))
     first = RoomWorker(technology.transport(worker="first"), Heard())
     await first.transport.join([topics], first.heard)
     await first.until(lambda heard: bool(heard.assigned_now))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from struct import unpack_from
 
 import pytest
@@ -16,13 +15,9 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.structs import TopicPartition
 
 from streamdp.ports import Verdict
-from streamdp.service.charges_by_others import alone
-from streamdp.service.loop import Service
-from streamdp.service.view import View
 from streamdp.testing.broker import Borrowed, Broker, own_broker
 from streamdp_adapters.kafka.internals import AbandonableProducer, abandon_producer
-from tests.support.kafka_site import QUICK, Running, Site
-from tests.support.services import Lines
+from tests.support.kafka_site import Site
 
 pytestmark = pytest.mark.kafka
 
@@ -76,20 +71,14 @@ async def test_a_partition_is_taken_over_after_its_markers_were_emptied(
     for topic in (topics.state, topics.actions, topics.ledger):
         for leave in (announce, die_at_work):
             await leave(site.bootstrap, topic, f"{leave.__name__} in {topic}")
-    view = View([site.made])
-    service = Service(
-        [site.made], site.technology.transport(worker="killed"), by_others=alone, view=view,
-        log=Lines(), settings=QUICK,
-    )  # fmt: skip
-    running = Running(view, Lines(), asyncio.create_task(service.run()))
-    async with asyncio.timeout(240):
-        while any(emptied(tidy, topic) < 2 for topic in (topics.state, topics.actions)):
-            await site.send([(b"k", LOSSES)])
-            await running.read(len(site.sent))
-            await asyncio.sleep(0.2)
-    running.task.cancel()
-    with suppress(asyncio.CancelledError):
-        await running.task
+    async with site.serving() as killed:
+        async with asyncio.timeout(240):
+            while any(emptied(tidy, topic) < 2 for topic in (topics.state, topics.actions)):
+                await site.send([(b"k", LOSSES)])
+                await killed.read(len(site.sent))
+                await asyncio.sleep(0.2)
+        killed.worker.task.cancel()
+        await asyncio.wait([killed.worker.task])
     await site.send([(b"k", LOSSES)] * 5)
     async with site.serving() as heir:
         await heir.read(len(site.sent))

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -29,37 +29,20 @@ from streamdp_adapters.kafka import (
     static_membership,
 )
 from streamdp_adapters.kafka.static_membership import Name
+from tests.support.kafka_site import joined
 from tests.support.processes import Process
 
 pytestmark = pytest.mark.kafka
 
 
 @pytest.fixture
-def topics(fresh_app: Callable[[], str]) -> StreamTopics:
-    """A stream's, of an application that the broker has not seen."""
-    app = fresh_app()
-    return StreamTopics(app=app, stream="home", input=f"{app}.input")
-
-
-@pytest.fixture
 def technology(broker: Borrowed) -> KafkaTechnology:
-    """The shared broker, with one copy of everything."""
+    """The shared broker, and sessions as they are by default."""
     return KafkaTechnology(KafkaSettings(broker.bootstrap, single_broker=True))
 
 
 def _home(number: int) -> Partition:
     return Partition("home", number)
-
-
-async def _joined(
-    technology: KafkaTechnology, topics: StreamTopics, *, partitions: int
-) -> RoomWorker:
-    """A lone worker on topics of its own, with everything assigned."""
-    await technology.administrator().create([topics], partitions=partitions)
-    worker = RoomWorker(technology.transport(worker="lone"), Heard())
-    await worker.transport.join([topics], worker.heard)
-    await worker.until(lambda heard: len(heard.assigned_now) == partitions)
-    return worker
 
 
 class Slow(ConsumerRebalanceListener):
@@ -112,7 +95,7 @@ async def test_does_a_rebalance_stop_what_is_kept(
     monkeypatch.setattr(
         grouping._Callbacks, "on_partitions_revoked", lambda self, revoked: heard.append(revoked)
     )
-    worker = await _joined(technology, topics, partitions=2)
+    worker = await joined(technology, topics, partitions=2)
     async with _slow_member(broker.bootstrap, topics) as slow:
         await worker.until(lambda heard: len(heard.assigned_now) == 1 and slow.assigned.is_set())
         (kept,) = worker.heard.assigned_now
@@ -139,7 +122,7 @@ async def test_does_a_rebalance_stop_what_is_kept(
 
 async def test_do_partitions_take_turns(topics: StreamTopics, technology: KafkaTechnology) -> None:
     """However much was fetched of one, the next ask begins with another."""
-    worker = await _joined(technology, topics, partitions=4)
+    worker = await joined(technology, topics, partitions=4)
     producer = technology.producer()
     for number in range(4):
         await producer.send(topics.input, [(b"key", b"value")] * 500, partition=number)

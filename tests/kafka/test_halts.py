@@ -17,14 +17,13 @@ from typing import Any
 
 import pytest
 from aiokafka.admin import NewPartitions
-from msgspec import structs
 
 import streamdp as sd
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.selection import PermuteAndFlip
 from streamdp.lab.audit.blackbox import lower_bound, pairs
 from streamdp.lab.commands._black_box import served, spec_of
-from streamdp.ports import Headers, Key, Partition, Value
+from streamdp.ports import Headers, Key, Partition, Value, Verdict
 from streamdp.service.charges_by_others import ChargesByOthers, Scope, alone
 from streamdp.service.life import Life
 from streamdp.service.spec import StreamSpec
@@ -32,11 +31,9 @@ from streamdp.service.view import Reason, Status, Steps, status_of
 from streamdp.testing.broker import AclRight, Borrowed, Grant, Resource, allow
 from streamdp.testing.formats import HOSTILE
 from streamdp.testing.judge import judge
-from streamdp.wire.entries import Entries
 from streamdp.wire.lines import Charge, EpochMark
-from streamdp.wire.state import decode_checkpoint, encode_checkpoint
 from streamdp_adapters.kafka import KafkaTechnology, identity, membership
-from tests.support.kafka_site import Fresh, Site
+from tests.support.kafka_site import Fresh, Site, send
 from tests.support.lending import Lent
 from tests.support.streams import events
 
@@ -126,10 +123,15 @@ async def test_partitions_of_an_expanded_input_wait_for_their_topics(
         assert away.removesuffix(said) in ("home/1 is taking", "home/1 is retrying")
         lost = str(service.log.of("partition_lost")[0]["detail"])
         assert "run `streamdp topics expand --partitions 2`; expected 2, got 1" in lost
+        lacking = [f.subject for f in await tools.check([topics]) if f.verdict is not Verdict.GOOD]
+        assert lacking == [
+            f"topic {name}: partitions" for name in (topics.actions, topics.ledger, topics.state)
+        ]
         await tools.expand([topics], partitions=2)
-        producer = site.technology.producer()
-        await producer.send(topics.input, events(20, keys=KEYS, seed=6), partition=1)
-        await producer.close()
+        assert {f.verdict for f in await tools.check([topics])} == {Verdict.GOOD}
+        with pytest.raises(InvalidConfig, match="at most 1 partitions"):
+            await tools.expand([topics], partitions=1)
+        await send(site.technology, topics.input, events(20, keys=KEYS, seed=6), 1)
         await service.until(lambda _: service.view.part(new).position >= 20)
         assert (service.view.part(new).lacking, service.log.of("partition_halted")) == ("", [])
 
@@ -171,62 +173,24 @@ async def test_is_an_input_of_which_retention_left_nothing_needed_again(
     assert judge(await site.evidence()) == []
 
 
-async def test_an_input_that_was_made_again_halts(broker: Borrowed, fresh_app: Fresh) -> None:
-    """Its offsets begin anew: not one of its records is taken for an old one's successor."""
-    site = Site.on(broker, fresh_app())
-    await lived(site, 40)
-    await site.delete(site.made.topics.input)
-    await site.create()
-    before = await site.evidence()
-    await site.send(events(10, keys=KEYS, seed=8))
-    async with site.serving() as service:
-        await service.halted("deleted and recreated")
-    assert await site.evidence() == before
-
-
 @pytest.mark.parametrize("epoch", [1, 2])
 async def test_an_input_that_was_made_again_and_has_outgrown_the_position_halts(
     broker: Borrowed, fresh_app: Fresh, epoch: int
 ) -> None:
-    """No offset tells; the topic's id does, and to a new epoch too."""
+    """No offset tells; the topic's id does, and to a new epoch too.
+
+    Where the state is gone as well, the ledger alone knows the id.
+    """
     site = Site.on(broker, fresh_app())
     await lived(site, 40)
-    await site.delete(site.made.topics.input)
+    lost = (site.made.topics.state,) if epoch == 2 else ()
+    await site.delete(site.made.topics.input, *lost)
     await site.create()
     before = await site.evidence()
     await site.send(events(100, keys=KEYS, seed=8))
-    async with site.serving(epoch=epoch) as service:
+    async with site.serving(epoch=epoch, by_others=site.own_past if lost else alone) as service:
         await service.halted("deleted and recreated")
     assert await site.evidence() == before
-
-
-async def test_an_input_that_was_made_again_halts_where_the_state_is_gone_too(
-    broker: Borrowed, fresh_app: Fresh
-) -> None:
-    """The ledger alone knows which topic was read; not even an epoch goes on in another."""
-    site = Site.on(broker, fresh_app())
-    await lived(site, 40)
-    await site.delete(site.made.topics.input, site.made.topics.state)
-    await site.create()
-    before = await site.evidence()
-    await site.send(events(100, keys=KEYS, seed=8))
-    async with site.serving(epoch=2, by_others=site.own_past) as service:
-        await service.halted("deleted and recreated")
-    assert await site.evidence() == before
-
-
-async def test_a_checkpoint_without_an_id_adopts_it(broker: Borrowed, fresh_app: Fresh) -> None:
-    """Layout 1 knew no ids: the first taking makes the id durable, the next one holds it."""
-    site = Site.on(broker, fresh_app())
-    (state,) = await lived(site, 40)
-    point = Entries("home", 0).checkpoint
-    known = decode_checkpoint(state[point])
-    assert known.input_id
-    without = structs.replace(known, input_id=None, last_record=None)
-    await site.overwrite({**state, point: encode_checkpoint(without)})
-    async with site.serving() as service:
-        await service.until(lambda part: part.status is Status.RUNNING)
-    assert decode_checkpoint((await site.state())[point]).input_id == known.input_id
 
 
 async def test_an_input_that_is_made_again_under_a_running_service_halts(
@@ -344,44 +308,19 @@ async def test_hostile_records_take_their_slots_and_stop_nothing(
 # Rights
 
 
-@pytest.fixture(scope="module")
-def secure(secure_broker: Lent) -> Lent:
-    """TLS, SCRAM and ACLs; erin may do what the manual says, frank all but transactions."""
-    at = secure_broker.bootstrap
+async def test_the_service_works_with_the_rights_of_the_manual(secure_broker: Lent) -> None:
+    """By TLS and SCRAM: topics are made, commits are kept and fenced, positions handed over."""
+    user, at = "erin", secure_broker.bootstrap
     rights = (AclRight.READ, AclRight.WRITE, AclRight.CREATE, AclRight.DESCRIBE_CONFIGS)
-    for user in ("erin", "frank"):
-        allow(at, user, Grant(Resource.TOPIC, "kit", rights))
-        allow(at, user, Grant(Resource.GROUP, "kit", (AclRight.READ,)))
-    allow(at, "erin", Grant(Resource.TRANSACTION, "kit", (AclRight.WRITE,)))
-    return secure_broker
-
-
-def secured(broker: Lent, user: str) -> Site:
-    """A stream that is reached as this user."""
-    return Site.on(
-        broker,
-        f"kit-{user}",
-        bootstrap=broker.secure_bootstrap,
-        security_protocol="SASL_SSL",
-        sasl_mechanism="SCRAM-SHA-512",
-        username=user,
-        password=f"xyzzy-{user[0]}",
-        ca_file=broker.ca_file,
-    )
-
-
-async def test_the_service_works_with_tls_scram_and_acls(secure: Lent) -> None:
-    await lived(secured(secure, "erin"), 30, 30)
-
-
-async def test_a_user_without_transactions_is_named_and_waited_for(secure: Lent) -> None:
-    site = secured(secure, "frank")
-    await site.create()
-    await site.send(events(5, keys=KEYS))
-    async with site.serving() as service:
-        await service.until(lambda part: "TransactionalIdAuthorizationFailed" in part.refused)
-        assert "xyzzy" not in str(service.log.lines)
-        assert not service.log.of("partition_halted")
+    allow(at, user, Grant(Resource.TOPIC, "kit", rights))
+    allow(at, user, Grant(Resource.GROUP, "kit", (AclRight.READ,)))
+    allow(at, user, Grant(Resource.TRANSACTION, "kit", (AclRight.WRITE,)))
+    site = Site.on(
+        secure_broker, "kit-erin", bootstrap=secure_broker.secure_bootstrap,
+        security_protocol="SASL_SSL", sasl_mechanism="SCRAM-SHA-512", username=user,
+        password="xyzzy-e", ca_file=secure_broker.ca_file,
+    )  # fmt: skip
+    await lived(site, 30, 30)
 
 
 # From outside

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from streamdp.wire.lines import Charge
 from streamdp.wire.published import decode_ledger
 from streamdp_adapters.kafka import KafkaTechnology
 from tests.support.image import Image, image
+from tests.support.kafka_site import ledger, send
 from tests.support.processes import until
 
 pytestmark = [
@@ -39,6 +39,7 @@ actions = ["a", "b"]
 [streams.home.learner]
 epsilon = "1"
 """
+EVENT = b'{"losses": [0.1, 0.9]}'
 MOST_MEGABYTES = 250  # that the image adds to Debian's Python
 BROKERS = ("*broker*", "*kafka_jars*")  # the image lends none
 READ_ONLY = "Read-only file system"
@@ -83,7 +84,7 @@ def test_the_image_learns_without_rights_and_stops_when_told_to(
             process.hear("partition_running")
             identity = Path(f"/proc/{process.popen.pid}/status").read_text()
             assert "Uid:\t10001\t10001\t10001\t10001" in identity
-            asyncio.run(_sent(technology, topics.input))
+            asyncio.run(send(technology, topics.input, [(b"fr", EVENT)] * 20))
             until(lambda: asyncio.run(_charges(technology, topics)) >= 3)
             assert made.config["StopSignal"] == "SIGTERM"
             assert process.end() == 0
@@ -99,20 +100,7 @@ def _content(made: Image) -> tuple[int, list[str]]:
     return size >> 20, names
 
 
-async def _sent(technology: KafkaTechnology, topic: str) -> None:
-    producer = technology.producer()
-    event = json.dumps({"losses": [0.1, 0.9]}).encode()
-    await producer.send(topic, [(b"fr", event)] * 20)
-    await producer.close()
-
-
 async def _charges(technology: KafkaTechnology, topics: StreamTopics) -> int:
     """The charges in the ledger."""
-    reader = technology.publications()
-    lines = [
-        decode_ledger(record.value)
-        async for batch in reader.ledger(topics, follow=False)
-        for record in batch
-    ]
-    await reader.close()
+    lines = map(decode_ledger, await ledger(technology, topics))
     return sum(isinstance(line, Charge) and line.kind == "action" for line in lines)

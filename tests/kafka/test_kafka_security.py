@@ -13,7 +13,6 @@ from aiokafka import AIOKafkaConsumer
 from streamdp.core.errors import InvalidConfig, StreamdpError, TransportLost
 from streamdp.ports import StreamTopics, Transport, Verdict, no_fault
 from streamdp.testing.broker import AclRight, Grant, Resource, allow
-from streamdp.testing.transport import CHECKS
 from streamdp.testing.transport_room import Heard
 from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology, reading
 from streamdp_adapters.kafka.internals import client_of
@@ -57,14 +56,6 @@ def _settings(broker: Lent, **change: object) -> KafkaSettings:
         "single_broker": True,
     }
     return KafkaSettings.parse({k: v for k, v in (table | change).items() if v is not None})
-
-
-@pytest.mark.parametrize(
-    "number", ["a commit is kept", "taking fences", "a position is handed over", "administrator"]
-)
-async def test_the_rights_of_the_manual_suffice(secure: Lent, number: str) -> None:
-    (check,) = [check for check in CHECKS if number in check.promise]
-    await check.run(lambda app: KafkaTechnology(_settings(secure)))
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512", "OAUTHBEARER"])

@@ -1,30 +1,25 @@
-"""Does the Kafka transport keep the port's promises, and survive what Kafka and its client do?"""
+"""Does the Kafka transport survive what Kafka and its client do?"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.conn import AIOKafkaConnection
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.structs import TopicPartition
 
-from streamdp.core.errors import Fenced, InvalidConfig, StateMismatch, TransportLost, Unexpanded
+from streamdp.core.errors import Fenced, InvalidConfig, StateMismatch, TransportLost
 from streamdp.ports import Commit, Key, Partition, Records, StreamTopics, Value, Verdict, no_fault
 from streamdp.testing.broker import Borrowed, Broker
-from streamdp.testing.transport import CHECKS, GROUP_CHECKS, Check
-from streamdp.testing.transport_room import Heard, RoomWorker, pairs, rows, step
+from streamdp.testing.transport_room import Heard, RoomWorker, rows, step
 from streamdp_adapters.kafka import (
     KafkaSettings,
     KafkaTechnology,
@@ -34,7 +29,7 @@ from streamdp_adapters.kafka import (
     owner,
     publications,
 )
-from streamdp_adapters.kafka.transport import KafkaTransport
+from tests.support.kafka_site import joined, ledger, send
 
 pytestmark = pytest.mark.kafka
 
@@ -48,131 +43,21 @@ def _settings(bootstrap: str, **more: object) -> KafkaSettings:
     return KafkaSettings.parse({"bootstrap": bootstrap, **table})
 
 
-@pytest.fixture
-def topics(fresh_app: Fresh) -> StreamTopics:
-    """A stream's, of an application that the broker has not seen."""
-    return _topics_of(fresh_app())
-
-
 def _topics_of(app: str) -> StreamTopics:
     return StreamTopics(app=app, stream="home", input=f"{app}.input")
-
-
-@pytest.fixture
-def technology(broker: Borrowed) -> KafkaTechnology:
-    """The shared broker, with one copy of everything."""
-    return KafkaTechnology(_settings(broker.bootstrap))
-
-
-async def _joined(
-    technology: KafkaTechnology, topics: StreamTopics, *, partitions: int = 1
-) -> RoomWorker:
-    """A lone worker on topics of its own, with everything assigned."""
-    await technology.administrator().create([topics], partitions=partitions)
-    worker = RoomWorker(technology.transport(worker="lone"), Heard())
-    await worker.transport.join([topics], worker.heard)
-    await worker.until(lambda heard: len(heard.assigned_now) == partitions)
-    return worker
-
-
-async def _ledger(technology: KafkaTechnology, topics: StreamTopics) -> list[bytes]:
-    reader = technology.publications()
-    return [r.value async for batch in reader.ledger(topics, follow=False) for r in batch]
 
 
 def _home(number: int = 0) -> Partition:
     return Partition("home", number)
 
 
-@pytest.mark.parametrize("check", [*CHECKS, *GROUP_CHECKS], ids=str)
-async def test_promise_of_the_port(broker: Borrowed, check: Check) -> None:
-    await check.run(lambda app: KafkaTechnology(_settings(broker.bootstrap)))
-
-
 # Other owners
-
-
-ZOMBIE = """
-import asyncio, sys
-from streamdp.core.errors import Fenced
-from streamdp.ports import Partition, StreamTopics
-from streamdp.testing.transport_room import Heard, step
-from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology
-
-async def main(bootstrap, app):
-    settings = KafkaSettings(bootstrap=bootstrap, single_broker=True, session_timeout_ms=1500)
-    topics = StreamTopics(app=app, stream="home", input=f"{app}.input")
-    transport = KafkaTechnology(settings).transport(worker="zombie")
-    await transport.join([topics], Heard())
-    await transport.take(Partition("home", 0))
-    await transport.commit(Partition("home", 0), step(1))
-    print("owns", flush=True)
-    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
-    try:
-        await transport.commit(Partition("home", 0), step(2))
-    except Fenced:
-        print("fenced", flush=True)
-    await transport.close()
-
-asyncio.run(main(*sys.argv[1:]))
-"""
-
-
-async def test_a_process_that_was_frozen_is_fenced_when_it_wakes(
-    broker: Borrowed, topics: StreamTopics, technology: KafkaTechnology
-) -> None:
-    await technology.administrator().create([topics], partitions=1)
-    with _zombie(broker.bootstrap, topics.app) as zombie:
-        assert zombie.stdout is not None
-        assert zombie.stdin is not None
-        assert await asyncio.to_thread(zombie.stdout.readline) == "owns\n"
-        zombie.send_signal(signal.SIGSTOP)
-        heir = RoomWorker(technology.transport(worker="heir"), Heard())
-        await heir.transport.join([topics], heir.heard)
-        await heir.until(lambda heard: bool(heard.assigned_now))  # the silent member was given up
-        await heir.transport.take(_home())
-        await heir.transport.commit(_home(), step(3))
-        zombie.send_signal(signal.SIGCONT)
-        zombie.stdin.write("\n")
-        zombie.stdin.flush()
-        assert await asyncio.to_thread(zombie.stdout.readline) == "fenced\n"
-        await heir.transport.commit(_home(), step(4))
-        await heir.transport.close()
-    expected = [line for number in (1, 3, 4) for _, line in step(number).ledger]
-    assert await _ledger(technology, topics) == expected
-
-
-def _zombie(bootstrap: str, app: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", ZOMBIE, bootstrap, app],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-
-
-async def test_a_rebalance_leaves_what_is_kept_alone(
-    topics: StreamTopics, technology: KafkaTechnology
-) -> None:
-    """A worker goes on committing, without taking again, what the group lets it keep."""
-    first = await _joined(technology, topics, partitions=4)
-    for number in range(4):
-        await first.transport.take(_home(number))
-    second = RoomWorker(technology.transport(worker="second"), Heard())
-    await second.transport.join([topics], second.heard)
-    await first.until(lambda heard: len(heard.assigned_now) == 2)
-    for partition in first.heard.assigned_now:
-        await first.transport.commit(partition, step(partition.number))
-    await asyncio.gather(first.transport.close(), second.transport.close())
-    expected = {v for p in first.heard.assigned_now for _, v in step(p.number).ledger}
-    assert set(await _ledger(technology, topics)) == expected
 
 
 async def test_a_fenced_partition_that_the_group_still_gives_is_announced_again(
     broker: Borrowed, technology: KafkaTechnology, topics: StreamTopics
 ) -> None:
-    settings, worker = _settings(broker.bootstrap), await _joined(technology, topics)
+    settings, worker = _settings(broker.bootstrap), await joined(technology, topics)
     assert (await worker.transport.take(_home())).owner == "lone"
     thief = owner.PartitionOwner(
         topics, 0, settings=settings, worker="thief", largest=10**6, reached=no_fault
@@ -204,7 +89,7 @@ async def test_a_broker_killed_in_mid_commit_leaves_one_outcome(
             mortal.kill()
 
     technology = KafkaTechnology(_settings(mortal.bootstrap), reached=kill)
-    worker = await _joined(technology, topics)
+    worker = await joined(technology, topics)
     await worker.transport.take(_home())
     await worker.transport.commit(_home(), step(1))
     monkeypatch.setattr(owner, "COMMIT_SECONDS", 0.5)
@@ -217,7 +102,7 @@ async def test_a_broker_killed_in_mid_commit_leaves_one_outcome(
     assert isinstance(outcome, TransportLost) or (outcome is None and kept)
     await worker.transport.commit(_home(), step(3))
     numbers = [1, 2, 3] if kept else [1, 3]
-    assert await _ledger(technology, topics) == [v for n in numbers for _, v in step(n).ledger]
+    assert await ledger(technology, topics) == [v for n in numbers for _, v in step(n).ledger]
     await worker.transport.close()
 
 
@@ -226,7 +111,7 @@ async def test_giving_up_is_bounded_while_the_broker_hangs(
 ) -> None:
     """And it leaves no task behind."""
     before = asyncio.all_tasks()
-    worker = await _joined(KafkaTechnology(_settings(mortal.bootstrap)), topics)
+    worker = await joined(KafkaTechnology(_settings(mortal.bootstrap)), topics)
     await worker.transport.take(_home())
     assert asyncio.all_tasks() > before
     monkeypatch.setattr(owner, "COMMIT_SECONDS", 0.3)
@@ -245,7 +130,7 @@ async def test_a_corrupt_batch_halts_its_partition_only(
     mortal: Broker, topics: StreamTopics
 ) -> None:
     technology = KafkaTechnology(_settings(mortal.bootstrap))
-    worker = await _joined(technology, topics, partitions=2)
+    worker = await joined(technology, topics, partitions=2)
     producer = technology.producer()
     for number in range(2):
         await producer.send(topics.input, [(b"key", b"intact")] * 3, partition=number)
@@ -256,7 +141,7 @@ async def test_a_corrupt_batch_halts_its_partition_only(
     (log,) = (mortal.folder / "data" / f"{topics.input}-1").glob("*.log")
     log.write_bytes(log.read_bytes().replace(b"damage me", b"damaged!!", 1))
     mortal.start()
-    worker = await _joined(technology, topics, partitions=2)
+    worker = await joined(technology, topics, partitions=2)
     for number in range(2):
         await worker.transport.take(_home(number))
         worker.transport.resume(_home(number), 0)
@@ -288,7 +173,7 @@ async def test_lag_without_progress_is_an_error_that_passes(
     monkeypatch.setattr(membership, "STALL_SECONDS", 2.5)
     monkeypatch.setattr(membership, "_LOOK_SECONDS", 0.1)
     technology = KafkaTechnology(_settings(mortal.bootstrap))
-    worker = await _joined(technology, topics, partitions=4)
+    worker = await joined(technology, topics, partitions=4)
     for number in range(4):
         worker.transport.resume(_home(number), 0)
     mortal.freeze()
@@ -319,7 +204,7 @@ async def test_is_the_end_of_a_transaction_no_lag(
 ) -> None:
     """A marker takes an offset, which an empty batch passes; an open transaction cannot be read."""
     monkeypatch.setattr(membership, "_LOOK_SECONDS", 5.0)  # and so long an answer may take
-    worker = await _joined(technology, topics)
+    worker = await joined(technology, topics)
     worker.transport.resume(_home(), 0)
     upstream: Any = AIOKafkaProducer(
         bootstrap_servers=broker.bootstrap, transactional_id=f"{topics.app}.upstream"
@@ -352,7 +237,7 @@ async def test_a_cluster_that_is_gone_is_noticed_without_any_traffic(
     monkeypatch.setattr(membership, "_LOOK_SECONDS", 5.0)  # and so long an answer may take
     monkeypatch.setattr(publications, "_PARTITIONS_SECONDS", 1.0)
     technology = KafkaTechnology(_settings(mortal.bootstrap))
-    workers = [await _joined(technology, _topics_of(fresh_app())) for _ in range(2)]
+    workers = [await joined(technology, _topics_of(fresh_app())) for _ in range(2)]
     workers[0].transport.resume(_home(), 0)
     await technology.administrator().create([topics], partitions=1)
     lines = technology.publications().ledger(topics, follow=True)
@@ -447,40 +332,10 @@ async def _polled(worker: RoomWorker) -> bool:
 # Topics that are lost, wrong or too small
 
 
-async def _delete(bootstrap: str, *names: str) -> None:
-    """Delete topics and wait until the broker has forgotten them."""
-    client = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    await client.start()
-    await client.delete_topics(list(names))
-    async with asyncio.timeout(120):
-        while any(topic["error_code"] == 0 for topic in await client.describe_topics(names)):
-            await asyncio.sleep(0.05)
-    await client.close()
-
-
-async def test_a_lost_state_is_seen_beside_the_ledger_that_knows_better(
-    broker: Borrowed, topics: StreamTopics, technology: KafkaTechnology
-) -> None:
-    worker = await _joined(technology, topics)
-    await worker.transport.take(_home())
-    await worker.transport.commit(_home(), step(7))
-    await worker.transport.close()
-    await _delete(broker.bootstrap, topics.state)
-    worker = RoomWorker(technology.transport(worker="lone"), Heard())
-    with pytest.raises(InvalidConfig, match=f"topic {topics.state}: missing"):
-        await worker.transport.join([topics], worker.heard)
-    worker = await _joined(technology, topics)
-    taken = await worker.transport.take(_home())
-    assert dict(taken.state) == {}
-    assert taken.last_ledger_line == step(7).ledger[-1][1]
-    assert taken.group_offset == 7
-    await worker.transport.close()
-
-
 async def test_expired_input_stops_its_partition(
     topics: StreamTopics, technology: KafkaTechnology
 ) -> None:
-    worker = await _joined(technology, topics)
+    worker = await joined(technology, topics)
     producer = technology.producer()
     await producer.send(topics.input, [(b"key", b"value")] * 5, partition=0)
     await producer.close()
@@ -498,7 +353,7 @@ async def test_expired_input_stops_its_partition(
 async def test_input_that_is_needed_and_gone_is_never_skipped(
     broker: Borrowed, topics: StreamTopics, technology: KafkaTechnology
 ) -> None:
-    worker = await _joined(technology, topics)
+    worker = await joined(technology, topics)
     producer = technology.producer()
     await producer.send(topics.input, [(b"key", b"value")] * 5, partition=0)
     await producer.close()
@@ -512,29 +367,6 @@ async def test_input_that_is_needed_and_gone_is_never_skipped(
     with pytest.raises(StateMismatch, match="expected offset 2, got oldest retained offset 3"):
         await anext(worker.transport.read(_home(), 2, 5))
     await worker.transport.close()
-
-
-async def test_partitions_that_only_the_input_has_are_found(
-    broker: Borrowed, topics: StreamTopics, technology: KafkaTechnology
-) -> None:
-    worker = await _joined(technology, topics)
-    client = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
-    await client.start()
-    await client.create_partitions({topics.input: NewPartitions(2)})
-    await client.close()
-    lacks = r"topic \S+\.state: .* `streamdp topics expand --partitions 2`; expected 2, got 1"
-    with pytest.raises(Unexpanded, match=lacks):
-        await worker.transport.take(_home(1))
-    await worker.transport.close()
-    administrator = technology.administrator()
-    problems = [f.subject for f in await administrator.check([topics]) if f.verdict is not GOOD]
-    assert problems == [
-        f"topic {name}: partitions" for name in (topics.actions, topics.ledger, topics.state)
-    ]
-    await administrator.expand([topics], partitions=2)
-    assert {f.verdict for f in await administrator.check([topics])} == {GOOD}
-    with pytest.raises(InvalidConfig, match="at most 1 partitions"):
-        await administrator.expand([topics], partitions=1)
 
 
 def test_the_printed_commands_make_what_the_promise_needs() -> None:
@@ -595,7 +427,7 @@ async def test_an_input_that_breaks_the_promise_is_refused(
 async def test_what_is_too_large_is_refused_before_anything_is_sent(
     topics: StreamTopics, technology: KafkaTechnology
 ) -> None:
-    worker = await _joined(technology, topics)
+    worker = await joined(technology, topics)
     await worker.transport.take(_home())
     large = bytes(worker.transport.largest_value("home") + 5000)
     with pytest.raises(InvalidConfig, match=r"raise max\.message\.bytes"):
@@ -605,7 +437,7 @@ async def test_what_is_too_large_is_refused_before_anything_is_sent(
     await worker.transport.commit(_home(), step(2))
     taken = await worker.transport.take(_home())
     assert b"small" not in taken.state
-    assert await _ledger(technology, topics) == [v for _, v in step(2).ledger]
+    assert await ledger(technology, topics) == [v for _, v in step(2).ledger]
     await worker.transport.close()
 
 
@@ -616,10 +448,8 @@ async def test_no_log_line_quotes_content_even_when_debugging(
     caplog: pytest.LogCaptureFixture, topics: StreamTopics, technology: KafkaTechnology
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    worker = await _joined(technology, topics)
-    producer = technology.producer()
-    await producer.send(topics.input, [(b"xyzzy key", b"xyzzy value")], partition=0)
-    await producer.close()
+    worker = await joined(technology, topics)
+    await send(technology, topics.input, [(b"xyzzy key", b"xyzzy value")])
     await worker.transport.take(_home())
     worker.transport.resume(_home(), 0)
     (records,) = await worker.collect(1)
@@ -630,21 +460,3 @@ async def test_no_log_line_quotes_content_even_when_debugging(
     await worker.transport.close()
     assert "xyzzy" not in caplog.text
     assert "NotEnoughReplicas" not in caplog.text
-
-
-async def test_actions_keep_every_key_apart_in_a_compacted_topic(
-    topics: StreamTopics, technology: KafkaTechnology
-) -> None:
-    worker = await _joined(technology, topics)
-    await worker.transport.take(_home())
-    keys = [None, b"", b"\x00", b"\x00\x00", b"\x00key", b"key"]
-    sent = [(key, b"%d" % number) for number, key in enumerate(keys)]
-    await worker.transport.commit(_home(), Commit(1, [], actions=sent))
-    reader = technology.publications()
-    actions = [r async for batch in reader.actions(topics, follow=False) for r in batch]
-    assert pairs(actions) == sent
-    await worker.transport.close()
-
-
-async def test_a_transport_is_a_transport(technology: KafkaTechnology) -> None:
-    assert isinstance(technology.transport(worker="w"), KafkaTransport)

@@ -1,4 +1,4 @@
-"""Does the Kafka transport keep the port's promises of a second input and an output?"""
+"""Two inputs on a broker: do they have its time, and is it told if one was made again?"""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from aiokafka import AIOKafkaProducer
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.ports import Partition, StreamTopics, Value, Verdict
 from streamdp.testing.broker import Borrowed
-from streamdp.testing.transport import PAIRED_CHECKS, Check
 from streamdp.testing.transport_room import Heard, RoomWorker
-from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology
+from streamdp_adapters.kafka import KafkaTechnology
 from streamdp_adapters.kafka.transport import KafkaTransport
 from tests.support.kafka_site import Site
 
@@ -24,24 +23,12 @@ HOME = Partition("home", 0)
 
 
 @pytest.fixture
-def technology(broker: Borrowed) -> KafkaTechnology:
-    """The shared broker, with one copy of everything."""
-    table = {"single_broker": True, "session_timeout_ms": 1500}
-    return KafkaTechnology(KafkaSettings.parse({"bootstrap": broker.bootstrap, **table}))
-
-
-@pytest.fixture
 def topics(fresh_app: Callable[[], str]) -> StreamTopics:
     """Of an application that the broker has not seen."""
     app = fresh_app()
     return StreamTopics(
         app, "home", input=f"{app}.input", second_input=f"{app}.beside", output=f"{app}.output"
     )
-
-
-@pytest.mark.parametrize("check", PAIRED_CHECKS, ids=str)
-async def test_promise_of_the_port(technology: KafkaTechnology, check: Check) -> None:
-    await check.run(lambda app: technology)
 
 
 async def test_inputs_that_go_together_have_the_brokers_time(
@@ -88,16 +75,15 @@ async def test_reading_beside_waits_for_what_is_undecided(
         await transport.close()
 
 
-@pytest.mark.parametrize("which", ["input", "second_input"])
-async def test_each_input_that_is_made_again_under_a_running_transport_is_told(
-    broker: Borrowed, technology: KafkaTechnology, topics: StreamTopics, which: str
+async def test_outcomes_that_are_made_again_under_a_running_transport_are_told(
+    broker: Borrowed, technology: KafkaTechnology, topics: StreamTopics
 ) -> None:
-    """The second one too, which nothing delivers; the message names no offset of it."""
+    """Though nothing delivers them; the message names no offset. (Of an input: `test_halts`.)"""
     await technology.administrator().create([topics], partitions=1)
     worker = RoomWorker(technology.transport(worker="lone"), Heard())
     await worker.transport.join([topics], worker.heard)
     await worker.transport.take(HOME)
-    name = getattr(topics, which)
+    name = topics.second_input
     await Site.on(broker, topics.app).delete(name)
     await technology.administrator().create([topics], partitions=1)
     producer = technology.producer()

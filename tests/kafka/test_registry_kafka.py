@@ -11,12 +11,13 @@ from signal import SIGKILL
 
 import pytest
 
-from streamdp.ports import Key, StreamTopics, Value
+from streamdp.ports import StreamTopics
 from streamdp.testing.broker import Borrowed
 from streamdp.wire.lines import Charge
 from streamdp.wire.published import decode_ledger
 from streamdp_adapters.kafka import KafkaTechnology
 from tests.support.apicurio import registry_process
+from tests.support.kafka_site import ledger, send
 from tests.support.processes import Process, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.system("mvn")]
@@ -73,13 +74,13 @@ def test_evolution_outage_and_restart(
     old: dict[str, int] = {}
     new: dict[str, int] = {}
 
-    def send(*events: tuple[Callable[[str], int], Sequence[float]]) -> None:
+    def send_all(*events: tuple[Callable[[str], int], Sequence[float]]) -> None:
         for name, (*_, head, tail) in SCHEMAS.items():
             values = [
                 b"\0" + id_of(name).to_bytes(4, "big") + head + struct.pack("<3d", *losses) + tail
                 for id_of, losses in events
             ]
-            asyncio.run(_sent(technology, topics[name].input, [(b"fr", of) for of in values]))
+            asyncio.run(send(technology, topics[name].input, [(b"fr", of) for of in values]))
 
     def votes() -> list[list[int]]:
         return [asyncio.run(_votes(technology, of)) for of in topics.values()]
@@ -97,14 +98,16 @@ def test_evolution_outage_and_restart(
             old[name] = registry.register(f"{topics[name].input}-value", first, kind)
             text += STREAM.format(app=app, name=name, registry=registry.url)
         path.write_text(text)
-        asyncio.run(_created(technology, list(topics.values())))
+        asyncio.run(technology.administrator().create(list(topics.values()), partitions=1))
         command = ("run", "--config", str(path), "--insecure-seed")
         with Process.start(*command) as process:
             process.hear("partition_running")
             process.hear("partition_running")
             # Blocks of 1, 2, 4, 8 slots. An id that nobody knows yet is null: `b` wins without it.
             coming = {name: number + len(SCHEMAS) for name, number in old.items()}
-            send(*[(old.__getitem__, (0.9, 0.1, 0.9))] * 7, *[(coming.__getitem__, (0, 1, 1))] * 7)
+            send_all(
+                *[(old.__getitem__, (0.9, 0.1, 0.9))] * 7, *[(coming.__getitem__, (0, 1, 1))] * 7
+            )
             until(lambda: [len(of) for of in votes()] == [3, 3])
             for name, (kind, _, second, *_) in SCHEMAS.items():
                 new[name] = registry.register(f"{topics[name].input}-value", second, kind)
@@ -118,37 +121,17 @@ def test_evolution_outage_and_restart(
             process.hear("registry_lost")
             process.hear("partition_running")
             process.hear("partition_running")
-            send((old.__getitem__, (0.9, 0.1, 0.9)))
+            send_all((old.__getitem__, (0.9, 0.1, 0.9)))
             until(lambda: [len(of) for of in votes()] == [4, 4])
             registry.thaw()
             hear(process, [[old[name], new[name]] for name in SCHEMAS])
-            send(*[(new.__getitem__, (0.9, 0.9, 0.1))] * 8)
+            send_all(*[(new.__getitem__, (0.9, 0.9, 0.1))] * 8)
             until(lambda: [len(of) for of in votes()] == [5, 5])
             assert process.end() == 0
     assert votes() == [[1, 1, 1, 1, 2]] * 2
 
 
-async def _sent(
-    technology: KafkaTechnology, topic: str, records: Sequence[tuple[Key, Value]]
-) -> None:
-    producer = technology.producer()
-    await producer.send(topic, records)
-    await producer.close()
-
-
-async def _created(technology: KafkaTechnology, topics: Sequence[StreamTopics]) -> None:
-    tools = technology.administrator()
-    await tools.create(topics, partitions=1)
-    await tools.close()
-
-
 async def _votes(technology: KafkaTechnology, topics: StreamTopics) -> list[int]:
     """The votes on record, in order; the opening is none."""
-    reader = technology.publications()
-    lines = [
-        decode_ledger(record.value)
-        async for batch in reader.ledger(topics, follow=False)
-        for record in batch
-    ]
-    await reader.close()
+    lines = map(decode_ledger, await ledger(technology, topics))
     return [line.index for line in lines if isinstance(line, Charge) and line.kind == "action"]  # type: ignore[misc]

@@ -14,22 +14,15 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.ports import Partition, Records, StreamTopics, Verdict
 from streamdp.testing.broker import Borrowed
 from streamdp.testing.transport_room import Heard, RoomWorker, rows
-from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology
+from streamdp_adapters.kafka import KafkaTechnology
 from streamdp_adapters.kafka.decoding import LARGEST
 from streamdp_adapters.kafka.transport import KafkaTransport
-from tests.support.kafka_site import Site
+from tests.support.kafka_site import Site, send
 from tests.support.record_batches import GOOD, ZSTD, batch_of, produce, spoilt
 
 pytestmark = pytest.mark.kafka
 
 HOME = Partition("home", 0)
-
-
-@pytest.fixture
-def technology(broker: Borrowed) -> KafkaTechnology:
-    """The shared broker, with one copy of everything."""
-    table = {"single_broker": True, "session_timeout_ms": 1500}
-    return KafkaTechnology(KafkaSettings.parse({"bootstrap": broker.bootstrap, **table}))
 
 
 @pytest.fixture
@@ -153,9 +146,7 @@ async def test_outcomes_that_retention_has_deleted_are_passed_over(
     broker: Borrowed, technology: KafkaTechnology, topics: StreamTopics
 ) -> None:
     """Before the reading, or after it has read some."""
-    producer = technology.producer()
-    await producer.send(topics.second_input, [(b"k", b"%d" % n) for n in range(10)], partition=0)
-    await producer.close()
+    await send(technology, topics.second_input, [(b"k", b"%d" % n) for n in range(10)])
     place = TopicPartition(topics.second_input, 0)
     async with working(technology, topics) as (_, transport):
         for first, start, stop in ((0, 0, 2), (4, 2, 6), (9, 6, 8), (9, 8, 10)):

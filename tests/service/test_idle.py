@@ -6,7 +6,6 @@ block is abandoned; it comes back under a new `born`, with what was in force.
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -34,7 +33,6 @@ from streamdp.testing.faults import Dice
 from streamdp.testing.judge import judge
 from streamdp.wire.lines import CarriedOver, Charge
 from streamdp.wire.state import read_state
-from streamdp_adapters.sqlite import Settings, Sqlite
 from tests.support.bequeathing import heritage_of
 from tests.support.calling import CONFIG
 from tests.support.carrying import (
@@ -49,7 +47,6 @@ from tests.support.carrying import (
     through_crashes,
     verified,
 )  # fmt: skip
-from tests.support.idle_on import leave_and_return
 from tests.support.idling import HOUR, Dated, dated, folded, idles, of_two, openings_of
 from tests.support.protocol_model import evidence, restore, settle
 from tests.support.services import Room
@@ -279,12 +276,6 @@ def configured(folder: Path, more: str) -> StreamSpec:
     written = CONFIG.format(app="shop", folder=folder)
     path.write_text(written.replace("[streams.home]\n", f"[streams.home]\n{more}"))
     return Configuration.load(path, {}).spec("home")
-
-
-def test_does_a_key_leave_and_come_back_on_sqlite(tmp_path: Path) -> None:
-    """By the timestamps of the file's records, through takings that end after any commit."""
-    place = Sqlite(Settings.from_mapping({"path": str(tmp_path / "trusted.db"), "actions": "all"}))
-    asyncio.run(leave_and_return(place, "shop"))
 
 
 # -- parts of it ----------------------------------------------------------------------------------

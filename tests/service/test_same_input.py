@@ -18,14 +18,13 @@ from msgspec import UNSET, structs
 
 from streamdp.core.errors import StateMismatch
 from streamdp.ports import Key, Partition, Records, Value
-from streamdp.service.charges_by_others import ALONE, ChargesByOthers, Scope, Tally, alone
+from streamdp.service.charges_by_others import ALONE, ChargesByOthers, Scope, Tally
 from streamdp.service.config import Configuration
 from streamdp.service.input_fingerprint import fingerprint
 from streamdp.service.ledgers import Ledgers
-from streamdp.service.loop import Service
 from streamdp.service.settings import Pace
 from streamdp.service.taking import scope
-from streamdp.service.view import PartitionStatus, Status, View
+from streamdp.service.view import PartitionStatus, Status
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.wire.entries import Entries
@@ -34,7 +33,7 @@ from streamdp.wire.state import Checkpoint, LastRecord, decode_checkpoint, encod
 from streamdp_adapters.sqlite import Settings, Sqlite
 from tests.support.calling import CONFIG
 from tests.support.protocol_model import HOME, Store, finish, restore
-from tests.support.services import QUICK, Lines, Room
+from tests.support.services import Room, serving
 from tests.support.streams import events, feedback_spec, shown, spec
 
 POINT = Entries("home", 0).checkpoint
@@ -324,23 +323,12 @@ async def test_does_a_service_on_files_halt_where_its_input_was_made_again(tmp_p
         await producer.close()
 
     async def until(what: Callable[[PartitionStatus], bool]) -> str:
-        view = View([STREAM])
-        service = Service(
-            [STREAM],
-            technology.transport(worker="w"),
-            by_others=alone,
-            view=view,
-            log=Lines(),
-            settings=QUICK,
-        )
-        running = asyncio.create_task(service.run())
-        async with asyncio.timeout(60):
-            while not what(view.part(HOME)):
-                assert not running.done()
-                await asyncio.sleep(0.005)
-        service.drain()
-        await running
-        return view.part(HOME).message
+        async with serving([STREAM], technology.transport(worker="w")) as running:
+            async with asyncio.timeout(60):
+                while not what(running.view.part(HOME)):
+                    assert not running.task.done()
+                    await asyncio.sleep(0.005)
+        return running.view.part(HOME).message
 
     await send(1, 60)
     await until(lambda part: part.position == 60)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 
 from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from streamdp.ports import Headers, Key, Partition, Records, StreamTopics, Technology, Value
-from streamdp.service.charges_by_others import alone
-from streamdp.service.loop import Service
 from streamdp.service.spec import StreamSpec
-from streamdp.service.view import PartitionStatus, Status, View
+from streamdp.service.view import PartitionStatus, Status
 from streamdp.testing.judge import Evidence, judge, judge_fold
 from streamdp.wire.feedback import Played
 from tests.support.decoding import decode
 from tests.support.lasting import lasting
-from tests.support.services import QUICK, Lines
+from tests.support.services import Worker, serving
 from tests.support.streams import ACTIONS, feedback_spec, shown
 
 PARTITIONS = 2
@@ -61,50 +59,29 @@ async def differences_of_two(
             first.task.cancel()
             await asyncio.wait([first.task])
             await _until(lambda: _reached([second], records // PARTITIONS))
-            second.service.drain()
-            await second.task
+            await second.drained()
             assert second.service.halted == []
     return await lasting(lambda: _seen(technology, made, sent))
 
 
-@dataclass
-class _Serving:
-    """A service at work."""
-
-    service: Service
-    view: View
-    task: asyncio.Task[object]
-    log: Lines
-
-
-@asynccontextmanager
-async def _serving(
+def _serving(
     technology: Technology, made: StreamSpec, worker: str
-) -> AsyncIterator[_Serving]:
-    view, transport, log = View([made]), technology.transport(worker=worker), Lines()
-    service = Service([made], transport, by_others=alone, view=view, log=log, settings=QUICK)
-    running: asyncio.Task[object] = asyncio.create_task(service.run())
-    serving = _Serving(service, view, running, log)
-    try:
-        yield serving
-    finally:
-        serving.task.cancel()
-        await asyncio.wait([serving.task])
-        await transport.close()
+) -> AbstractAsyncContextManager[Worker]:
+    return serving([made], technology.transport(worker=worker))
 
 
-def _parts(of: _Serving) -> dict[int, PartitionStatus]:
+def _parts(of: Worker) -> dict[int, PartitionStatus]:
     """What a service knows of the partitions that it was given."""
     (stream,) = of.view.streams.values()
     return stream.partitions
 
 
-def _owned(of: _Serving) -> int:
+def _owned(of: Worker) -> int:
     """How many partitions a service works on."""
     return sum(part.status is Status.RUNNING for part in _parts(of).values())
 
 
-def _reached(services: Sequence[_Serving], position: int) -> bool:
+def _reached(services: Sequence[Worker], position: int) -> bool:
     """Whether each partition's owner has read up to there.
 
     One that is still taking its partition shows how far the owner before it was, and leaves what
@@ -159,8 +136,7 @@ async def _served(technology: Technology, made: StreamSpec, *, until: int) -> No
     """Learn from everything, and publish it."""
     async with _serving(technology, made, "one") as only:
         await _until(lambda: _reached([only], until))
-        only.service.drain()
-        await only.task
+        await only.drained()
         assert only.service.halted == []
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 import streamdp as sd
-from streamdp.ports import Key, Partition, Published, Records, Value
+from streamdp.ports import Key, Partition, Published, Records, StreamTopics, Technology, Value
 from streamdp.service.charges_by_others import (
     ALONE,
     ChargesByOthers,
@@ -22,12 +22,12 @@ from streamdp.service.charges_by_others import (
     Tally,
     alone,
 )
-from streamdp.service.loop import Service
 from streamdp.service.settings import LoopSettings, Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import PartitionStatus, Status, View
 from streamdp.testing.broker import Borrowed
 from streamdp.testing.judge import Evidence, judge, judge_fold
+from streamdp.testing.transport_room import Heard, RoomWorker
 from streamdp.wire.lines import EpochMark, LedgerLine
 from streamdp.wire.published import decode_ledger
 from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology
@@ -35,7 +35,7 @@ from streamdp_adapters.kafka.topics import Described, describe
 from tests.support.decoding import decode
 from tests.support.lasting import lasting
 from tests.support.lending import Lent
-from tests.support.services import Lines
+from tests.support.services import Lines, Worker, serving
 from tests.support.streams import spec
 
 Fresh = Callable[[], str]
@@ -49,6 +49,34 @@ QUICK = LoopSettings(
     retry_seconds=(0.05, 0.2),
     pace=Pace(records=20, seconds=0.5),
 )
+
+
+async def joined(
+    technology: KafkaTechnology, topics: StreamTopics, *, partitions: int = 1
+) -> RoomWorker:
+    """A lone worker on topics of its own, with everything assigned."""
+    await technology.administrator().create([topics], partitions=partitions)
+    worker = RoomWorker(technology.transport(worker="lone"), Heard())
+    await worker.transport.join([topics], worker.heard)
+    await worker.until(lambda heard: len(heard.assigned_now) == partitions)
+    return worker
+
+
+async def ledger(technology: Technology, topics: StreamTopics) -> list[bytes]:
+    """Every line, of all partitions."""
+    reader = technology.publications()
+    lines = [r.value async for batch in reader.ledger(topics, follow=False) for r in batch]
+    await reader.close()
+    return lines
+
+
+async def send(
+    technology: Technology, topic: str, records: Sequence[tuple[Key, Value]], partition: int = 0
+) -> None:
+    """Append records."""
+    producer = technology.producer()
+    await producer.send(topic, records, partition=partition)
+    await producer.close()
 
 
 @dataclass
@@ -80,9 +108,7 @@ class Site:
         await self.technology.administrator().create([self.made.topics], partitions=1)
 
     async def send(self, records: Sequence[tuple[Key, Value]]) -> None:
-        producer = self.technology.producer()
-        await producer.send(self.made.topics.input, records, partition=0)
-        await producer.close()
+        await send(self.technology, self.made.topics.input, records)
         self.sent += records
 
     async def send_in_transaction(self, records: Sequence[tuple[Key, Value]]) -> None:
@@ -100,21 +126,9 @@ class Site:
         self, *, epoch: int = 1, by_others: ChargesByOthersOf = alone
     ) -> AsyncIterator[Running]:
         """A service, drained at the end."""
-        made, log = replace(self.made, epoch=epoch), Lines()
-        view = View([made])
-        transport = self.technology.transport(worker="w")
-        service = Service(
-            [made], transport, by_others=by_others, view=view, log=log, settings=QUICK
-        )
-        task = asyncio.create_task(service.run())
-        try:
-            yield Running(view, log, task)
-            service.drain()
-            await task
-        finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        made, transport = replace(self.made, epoch=epoch), self.technology.transport(worker="w")
+        async with serving([made], transport, settings=QUICK, by_others=by_others) as worker:
+            yield Running(worker)
 
     async def evidence(self) -> Evidence:
         """Everything that was published."""
@@ -216,9 +230,15 @@ class Site:
 class Running:
     """A service at work."""
 
-    view: View
-    log: Lines
-    task: asyncio.Task[object]
+    worker: Worker
+
+    @property
+    def view(self) -> View:
+        return self.worker.view
+
+    @property
+    def log(self) -> Lines:
+        return self.worker.log
 
     @property
     def part(self) -> PartitionStatus:
@@ -227,8 +247,8 @@ class Running:
     async def until(self, what: Callable[[PartitionStatus], bool]) -> None:
         async with asyncio.timeout(120):
             while not what(self.part):
-                if self.task.done():
-                    await self.task
+                if self.worker.task.done():
+                    await self.worker.task
                 await asyncio.sleep(0.01)
 
     async def read(self, position: int) -> None:

@@ -11,7 +11,10 @@ A test that kills, stops or configures its broker starts its own (`streamdp.test
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
+import secrets
 import socket
 import tempfile
 from collections.abc import Callable, Mapping
@@ -25,7 +28,7 @@ from typing import Any, Protocol
 import pytest
 
 from streamdp.core.errors import StreamdpError, TransportLost
-from streamdp.testing.broker import Broker, Security, own_broker
+from streamdp.testing.broker import OUTSIDE_BROKER, Borrowed, Broker, Security, own_broker
 
 LENDER = "lender of brokers"
 """Under which name a process of the suite is told where to ask."""
@@ -33,7 +36,7 @@ LENDER = "lender of brokers"
 KINDS: Mapping[str, Security | None] = {
     "plain": None,
     "secure": Security(
-        {user: f"xyzzy-{user[0]}" for user in ("alice", "bob", "carol", "erin", "frank", "gina")}
+        {user: f"xyzzy-{user[0]}" for user in ("alice", "bob", "carol", "erin", "gina")}
     ),
 }
 """Each kind of broker, and who may use its listener with TLS and SASL by which password."""
@@ -168,3 +171,24 @@ def pytest_configure(config: pytest.Config) -> None:
 def lend(config: pytest.Config, kind: str) -> Lent:
     """The run's broker of this kind."""
     return config.stash[_key].lend(kind)
+
+
+@pytest.fixture(scope="session")
+def broker(request: pytest.FixtureRequest) -> Borrowed:
+    """The broker that all tests share; whoever wants to kill one starts an `own_broker`."""
+    outside = os.environ.get(OUTSIDE_BROKER)
+    return Borrowed(outside or lend(request.config, "plain").bootstrap)
+
+
+@pytest.fixture(scope="session")
+def secure_broker(request: pytest.FixtureRequest) -> Lent:
+    """The broker with users that all tests share; each file has users of its own."""
+    return lend(request.config, "secure")
+
+
+@pytest.fixture(scope="session")
+def fresh_app() -> Callable[[], str]:
+    """Gives an application name that nothing on the shared broker has yet."""
+    run = secrets.token_hex(3)  # an outside broker may remember earlier runs
+    numbers = itertools.count()
+    return lambda: f"t{run}n{next(numbers)}"

@@ -14,14 +14,11 @@ from streamdp.lab.common.cells import Cell, cells_of, parse_candidates, parse_ep
 from streamdp.lab.logs import ReadOptions
 from streamdp.lab.logs.topics import topic_log
 from streamdp.ports import Key, StreamTopics, Technology, Value
-from streamdp.service.charges_by_others import alone
-from streamdp.service.loop import Service
 from streamdp.service.spec import StreamSpec
-from streamdp.service.view import View
 from streamdp.wire.lines import Charge, key_bytes
 from streamdp.wire.published import decode_ledger
 from tests.support import replayed
-from tests.support.services import QUICK, Lines
+from tests.support.services import serving
 from tests.support.streams import ACTIONS, spec
 
 SEED, EPOCH = 5, 3
@@ -73,25 +70,17 @@ async def lived(
     producer = technology.producer()
     await producer.send(f"{app}.input", records)
     await producer.close()
-    service = Service(
-        specs,
-        technology.transport(worker="one"),
-        by_others=alone,
-        view=View(specs),
-        log=Lines(),
-        settings=QUICK,
-    )
-    running = asyncio.create_task(service.run())
     wanted = [_lines(records, leader) for leader in learners()]
-    async with asyncio.timeout(240):
+    async with (
+        serving(specs, technology.transport(worker="one")) as running,
+        asyncio.timeout(240),
+    ):
         while True:
             released = [await _released(technology, stream_topics) for stream_topics in topics]
             if [sum(map(len, by_key.values())) for by_key in released] == wanted:
                 break
-            assert not running.done()
+            assert not running.task.done()
             await asyncio.sleep(0.02)
-    service.drain()
-    await running
     return [
         {name: [held[block] for block in sorted(held)] for name, held in by_key.items()}
         for by_key in released

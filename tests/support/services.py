@@ -24,7 +24,7 @@ from streamdp.ports import (
     Value,
     no_fault,
 )
-from streamdp.service.charges_by_others import alone
+from streamdp.service.charges_by_others import ChargesByOthersOf, alone
 from streamdp.service.life import Clock
 from streamdp.service.logs import EVENTS
 from streamdp.service.loop import Service
@@ -84,6 +84,30 @@ class Worker:
             return await self.task
 
 
+@asynccontextmanager
+async def serving(
+    specs: Sequence[StreamSpec],
+    transport: Transport,
+    *,
+    settings: LoopSettings = QUICK,
+    by_others: ChargesByOthersOf = alone,
+    clock: Clock = time.monotonic,
+) -> AsyncIterator[Worker]:
+    """A service for as long as the block lasts; drained at its end."""
+    view, log = View(specs), Lines()
+    service = Service(
+        specs, transport, by_others=by_others, view=view, log=log, settings=settings, clock=clock
+    )
+    worker = Worker(service, view, log, asyncio.create_task(service.run()))
+    try:
+        yield worker
+        if not worker.task.done():
+            await worker.drained()
+    finally:
+        worker.task.cancel()
+        await asyncio.wait({worker.task}, timeout=60)
+
+
 class Room:
     """A memory log, and the services that work on it."""
 
@@ -116,26 +140,10 @@ class Room:
         clock: Clock = time.monotonic,
     ) -> AsyncIterator[Worker]:
         """A service of this name, for as long as the block lasts; drained at its end."""
-        specs, log = list(self.specs.values()), Lines()
-        view = View(specs)
         transport = around(MemoryTransport(self.log, worker=name, reached=reached))
-        service = Service(
-            specs,
-            transport,
-            by_others=alone,
-            view=view,
-            log=log,
-            settings=settings,
-            clock=clock,
-        )
-        worker = Worker(service, view, log, asyncio.create_task(service.run()))
-        try:
+        specs = list(self.specs.values())
+        async with serving(specs, transport, settings=settings, clock=clock) as worker:
             yield worker
-            if not worker.task.done():
-                await worker.drained()
-        finally:
-            worker.task.cancel()
-            await asyncio.wait({worker.task}, timeout=60)
 
     async def until(self, what: Callable[[], bool]) -> None:
         """Wait until something is so; loudly, if it never is."""
