@@ -41,16 +41,6 @@ ENTROPY, JOIN = "cryptography", "streamdp.assembly.join"
 
 PLOTS = ("rich", "pyarrow", "pandas", "matplotlib", "streamdp.lab.replay", "streamdp.lab.audit")
 
-MOST_MODULES = 640
-"""Of a command that reads a configuration: 519 to 605 now, numpy's 86 and pydantic's 42 among them.
-
-Each hundred costs about .05 s of processor time, and a command has .4 s (`bench_startup.py`). Each
-of the libraries above has 30 or more.
-"""
-
-MOST_OF_THE_VERSION = 230
-"""Modules of a command that reads no configuration: 197 now."""
-
 LOOKS = (
     ["check"],
     ["ledger", "verify"],
@@ -99,7 +89,6 @@ def test_does_a_command_that_looks_load_no_service(arguments: list[str], shop: P
     others = {f"streamdp.cli.{name}" for name in ("run", "serve")}
     assert modules & others == set()
     assert {name for name in modules if name.startswith("streamdp.lab.")} <= {LAB_COMMANDS}
-    assert len(modules) <= MOST_MODULES
 
 
 @pytest.mark.parametrize(
@@ -123,7 +112,6 @@ def test_does_the_version_load_no_validation(tmp_path: Path) -> None:
     code, modules = loaded(["--version"], tmp_path)
     assert code == 0
     assert modules & {"numpy", "pydantic", "rich", "msgspec", *SERVICE} == set()
-    assert len(modules) <= MOST_OF_THE_VERSION
 
 
 def test_does_linear_algebra_start_no_threads(tmp_path: Path) -> None:

@@ -11,15 +11,11 @@ from pathlib import Path
 import pytest
 
 from streamdp.core.errors import InvalidConfig
-from streamdp.testing import broker as broker_module
 from streamdp.testing import kafka_jars
 from streamdp.testing.broker import (
     OUTSIDE_BROKER,
-    QUICK_START,
-    THROUGHPUT,
     Borrowed,
     Broker,
-    Security,
     borrow_broker,
 )
 
@@ -33,10 +29,6 @@ def _listens(bootstrap: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def test_the_shared_broker_listens(broker: Borrowed) -> None:
-    assert _listens(broker.bootstrap)
 
 
 KILLED_WITH_ITS_OWNER = """
@@ -141,55 +133,3 @@ def test_is_a_broker_lent_by_one_command(tmp_path: Path) -> None:
         assert process.wait(timeout=120) == 0
     assert not _listens(bootstrap)
     assert not folder.exists()
-
-
-def test_is_what_quickens_a_start_used_where_it_is_and_missed_by_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Java is told of the file once somebody has made it, and passes over one that does not fit."""
-    monkeypatch.setattr(kafka_jars, "beside", lambda: tmp_path)
-    assert kafka_jars.quick_start(QUICK_START) == ()
-    file = kafka_jars.quick_start_file(QUICK_START)
-    assert file != kafka_jars.quick_start_file(THROUGHPUT)
-    file.write_bytes(b"no such thing")
-    option, *_ = kafka_jars.quick_start(QUICK_START)
-    assert option == f"-XX:AOTCache={file}"
-    started = subprocess.run(
-        [kafka_jars.java(), *QUICK_START, *kafka_jars.quick_start(QUICK_START), "-version"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert started.returncode == 0, started.stderr
-
-
-def test_is_empty_storage_made_once_and_that_of_users_never_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Kafka's tool takes a second; it writes users' passwords, hashed, into the storage."""
-    jars, made = tmp_path / "jars", []
-    jars.mkdir()
-    monkeypatch.setattr(kafka_jars, "beside", lambda: jars)
-    monkeypatch.setattr(broker_module, "kafka_jars", lambda: jars)
-
-    def tool(broker: Broker, *arguments: str, where: str) -> str:
-        made.append(arguments)
-        (broker.folder / "data").mkdir()
-        (broker.folder / "data" / "bootstrap.checkpoint").write_text(
-            "made " + " ".join(arguments[6:])
-        )
-        return where
-
-    monkeypatch.setattr(Broker, "_run", tool)
-    for name, security in {
-        "alice": Security({"alice": "xyzzy"}), "one": None, "two": None,
-        "bob": Security({"bob": "xyzzy"}), "three": None,
-    }.items():  # fmt: skip
-        monkeypatch.setattr(broker_module, "_MADE", {})  # as in a process of its own
-        Broker(tmp_path / name, security=security)._format()
-        written = (tmp_path / name / "data" / "bootstrap.checkpoint").read_text()
-        assert ("xyzzy" in written) == (security is not None)
-    assert len(made) == 3
-    assert [path.name for path in jars.iterdir()] == ["empty-storage.checkpoint"]
-    assert kafka_jars.kept_storage() == b"made "
-    assert (tmp_path / "three" / "data" / "meta.properties").read_text().count("=") == 4

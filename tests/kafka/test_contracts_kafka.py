@@ -1,23 +1,16 @@
-"""Does a started client of aiokafka have the internals that the adapter touches?
-
-`test_contracts.py` has the list of them, and the tests that need no broker.
-"""
+"""Does a client of aiokafka that is abandoned leave nothing behind, and ours ask only once?"""
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.client import AIOKafkaClient, CoordinationType
-from aiokafka.conn import AIOKafkaConnection
+from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaConnectionError
-from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.transaction import EndTxnRequest
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
@@ -42,51 +35,6 @@ async def topic(broker: Borrowed, fresh_app: Callable[[], str]) -> str:
         await asyncio.sleep(0.02)
     await admin.close()
     return name
-
-
-@asynccontextmanager
-async def producing(broker: Borrowed, name: str) -> AsyncIterator[AIOKafkaProducer]:
-    """A transactional producer."""
-    producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap, transactional_id=name)
-    await producer.start()
-    try:
-        yield producer
-    finally:
-        await producer.stop()
-
-
-@asynccontextmanager
-async def consuming(broker: Borrowed, name: str) -> AsyncIterator[AIOKafkaConsumer]:
-    """A consumer with a group, that commits nothing by itself."""
-    consumer = AIOKafkaConsumer(
-        bootstrap_servers=broker.bootstrap, group_id=name, enable_auto_commit=False
-    )
-    await consumer.start()
-    try:
-        yield consumer
-    finally:
-        await consumer.stop()
-
-
-async def test_has_a_producer_the_parts_that_are_abandoned(broker: Borrowed, topic: str) -> None:
-    """A closed mark, a sender, queued batches with a waiter each, and the end of a transaction."""
-    async with producing(broker, topic) as producer:
-        assert producer._closed is False
-        assert producer._sender is not None
-        assert isinstance(producer.client, AIOKafkaClient)
-        manager = producer._txn_manager
-        await producer.begin_transaction()
-        end = manager.wait_for_transaction_end()
-        assert isinstance(end, asyncio.Future)
-        sending = asyncio.ensure_future(producer.send_and_wait(topic, b"value", partition=0))
-        while not producer._message_accumulator._batches:
-            await asyncio.sleep(0)
-        queued = producer._message_accumulator._batches.values()
-        waiters = [batch._drain_waiter for batches in queued for batch in batches]
-        assert [isinstance(waiter, asyncio.Future) for waiter in waiters] == [True]
-        await sending
-        await producer.commit_transaction()
-        await asyncio.wait_for(end, 120)
 
 
 @pytest.mark.parametrize("answered", range(6))
@@ -192,68 +140,3 @@ async def test_does_a_client_that_never_connected_have_nothing_to_abandon() -> N
     await abandon_producer(
         AbandonableProducer(bootstrap_servers="127.0.0.1:1", transactional_id="nobody")
     )
-
-
-async def test_has_a_consumer_the_parts_that_are_touched(broker: Borrowed, topic: str) -> None:
-    """A client that can be told its topics at once, and a fetcher with what it has fetched."""
-    async with consuming(broker, topic) as consumer:
-        assert consumer._closed is False
-        assert consumer._client.cluster.brokers()
-        await consumer._client.set_topics([topic])
-        assert consumer.partitions_for_topic(topic) == {0}
-        assert isinstance(consumer._fetcher._records, OrderedDict)
-
-
-async def test_does_a_coordinator_give_what_stands_beside_an_offset(
-    broker: Borrowed, topic: str
-) -> None:
-    """The client's own question drops it."""
-    place = TopicPartition(topic, 0)
-    async with consuming(broker, topic) as consumer:
-        consumer.assign([place])
-        committing: Any = consumer.commit
-        await committing({place: OffsetAndMetadata(0, "a remark")})
-        offsets = await consumer._coordinator.fetch_committed_offsets([place])
-        assert offsets[place].metadata == "a remark"
-
-
-async def test_is_what_is_decoded_made_into_a_record_by_one_method(
-    broker: Borrowed, topic: str
-) -> None:
-    """That method is exchanged, of what was fetched of each partition."""
-    async with producing(broker, topic) as producer:
-        await producer.begin_transaction()
-        await producer.send_and_wait(topic, b"value", partition=0)
-        await producer.commit_transaction()
-    place = TopicPartition(topic, 0)
-    async with consuming(broker, topic) as consumer:
-        consumer.assign([place])
-        consumer.seek(place, 0)
-        async with asyncio.timeout(120):
-            while place not in consumer._fetcher._records:
-                await asyncio.sleep(0.01)
-        result: Any = consumer._fetcher._records[place]
-        assert callable(result._partition_records._consumer_record)
-
-
-async def test_can_a_connection_be_cut_below_its_protocol(broker: Borrowed) -> None:
-    host, _, port = broker.bootstrap.rpartition(":")
-    connection: Any = AIOKafkaConnection(host, int(port))
-    await connection.connect()
-    assert (await connection.send(MetadataRequest([]))).brokers
-    transport = connection._protocol._transport
-    transport.abort()
-    assert transport.is_closing()
-    await asyncio.wait([connection.close()], timeout=120)
-
-
-async def test_can_an_administrator_s_client_look_a_coordinator_up(
-    broker: Borrowed, topic: str
-) -> None:
-    admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
-    await admin.start()
-    try:
-        coordinator = await admin._client.coordinator_lookup(CoordinationType.TRANSACTION, topic)
-        assert isinstance(coordinator, int)
-    finally:
-        await admin.close()
