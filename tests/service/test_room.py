@@ -47,7 +47,7 @@ from streamdp.wire.revising import (
     with_removed,
     with_resumed,
 )
-from streamdp.wire.state import decode_learner
+from streamdp.wire.state import EpochLearner, decode_learner
 from tests.service.test_lists import FIELDS, Life, Lines, Site, first_list, in_cells, in_contexts
 from tests.service.test_lists import stream as plain_stream
 from tests.support.protocol_model import Store, restore
@@ -148,7 +148,7 @@ def test_new_names_are_known_from_their_position_through_any_crash(
 
 
 def test_a_column_without_a_name_has_no_part_and_no_show() -> None:
-    life = RoomyLife(random.Random(3)).tell()
+    life = told(contexts=False)
     lists, compared = {of.list_ordinal: of for of in life.lists}, 0
     for record in life.store.actions:
         line = decode_in_force(record.value)
@@ -277,8 +277,14 @@ def test_a_broken_naming_is_caught(breaks: Callable[[Patch], None], monkeypatch:
 
 
 @cache
-def honest() -> Site:
-    return RoomyLife(random.Random(3)).tell().site()
+def told(contexts: bool) -> Life:
+    """A life that nothing was wrong with."""
+    return RoomyLife(random.Random(1 if contexts else 3), roomy(contexts)).tell()
+
+
+@cache
+def honest(*, contexts: bool = False) -> Site:
+    return told(contexts).site()
 
 
 def lists_of(ledger: Lines) -> list[dict[str, Any]]:
@@ -319,32 +325,43 @@ def test_verify_finds_forged_names(forgery: Callable[[Lines, Lines], None]) -> N
 
 def test_the_state_says_what_its_columns_are_called() -> None:
     """So a later epoch carries over by name, whatever lists it does not read any more."""
-    life = RoomyLife(random.Random(3)).tell()
-    (entry,) = [value for place, value in life.store.state.items() if b'"learner"' in place]
-    learner = decode_learner(entry, where="the state")
+    learner = learner_in(honest())
     assert learner.actions == [*ACTIONS, *NEW]
     assert learner.carries is False
     later = policy_following(actions=["e", "a", "x"], epsilon="1/2", schedule="capped 4")
-    mark = carries(feedback_spec(name="home", learner=later), learner)
-    assert (mark.removed, mark.kept) == (["b", "c", "d"], [(1, 0, 1), (0, 4, 1)])
-    mark = carries(feedback_spec(name="home", learner=later), structs.replace(learner, actions=[
-        *ACTIONS, "d", SPARE
-    ]))  # fmt: skip
-    assert (mark.removed, mark.kept) == (["b", "c", "d"], [(1, 0, 1)])
+    for then, kept in (
+        (learner, [(1, 0, 1), (0, 4, 1)]),
+        (structs.replace(learner, actions=[*ACTIONS, "d", SPARE]), [(1, 0, 1)]),
+    ):
+        mark = carries(feedback_spec(name="home", learner=later), then)
+        assert (mark.removed, mark.kept) == (["b", "c", "d"], kept)
+    learner = learner_in(honest(contexts=True))
+    assert tuple(learner.actions) == FIELDS.arms((*ACTIONS, *NEW))
+    mark = carries(in_contexts("header", actions=("e", "a", "x")), learner)
+    columns, moved = len(ACTIONS) + len(NEW), {now: old for now, old, _ in mark.kept}
+    assert moved == {0: 4, 1: 0, 3: 4 + columns, 4: columns}
+
+
+def learner_in(site: Site) -> EpochLearner:
+    (entry,) = [value for place, value in site.state.items() if b'"learner"' in place]
+    return decode_learner(entry, where="the state")
 
 
 def test_actions_that_were_edited_within_an_epoch_are_refused_with_the_command() -> None:
     """Whatever has come since the epoch began."""
-    life = RoomyLife(random.Random(3)).tell()
     learner = policy_following(
         actions=[*ACTIONS, "d", *[SPARE] * len(NEW)],
         room=len(NEW),
         epsilon="1/2",
         schedule="capped 4",
     )  # type: ignore[call-arg]  # an option that each recipe has
-    wanted = r"edited within an epoch in actions \(new: 'd'\).*streamdp actions home add NAME"
-    with pytest.raises(ConfigurationMismatch, match=wanted):
-        restore(life.store, feedback_spec(name="home", learner=learner))
+    for contexts, edited, new in (
+        (False, feedback_spec(name="home", learner=learner), "d"),
+        (True, in_contexts("header", room=len(NEW), actions=(*ACTIONS, "d")), "device=phone;d"),
+    ):
+        wanted = rf"edited within an epoch in actions \(new: '{new}'.*streamdp actions home add NAM"
+        with pytest.raises(ConfigurationMismatch, match=wanted):
+            restore(told(contexts).store, edited)
 
 
 def test_a_page_computes_policies_and_what_was_earned_by_the_named_columns() -> None:
@@ -488,19 +505,9 @@ def test_a_stream_without_room_says_that_it_needs_an_epoch() -> None:
         next_list(None, narrow, at=AT, change=change(with_added, "d", of=narrow))
 
 
-# -- contexts --------------------------------------------------------------------------------------
-
-
-@cache
-def in_cells_honest() -> RoomyLife:
-    life = RoomyLife(random.Random(1), roomy(contexts=True))
-    life.tell()
-    return life
-
-
 def test_in_contexts_a_new_name_is_shown_and_counted_in_its_column_of_each_cell() -> None:
     """Pages compute the same policies; the noise of what was not shown is not among the sums."""
-    site, columns = in_cells_honest().site(), len(ACTIONS) + len(NEW)
+    site, columns = honest(contexts=True), len(ACTIONS) + len(NEW)
     history, compared, shows = StreamReleases(), 0, np.zeros((FIELDS.cells, columns))
     history.apply(site.ledger)
     for record in site.actions:
@@ -534,21 +541,3 @@ def test_in_contexts_a_new_name_is_shown_and_counted_in_its_column_of_each_cell(
     said = key.earned_beside(most=1.0, named=4)
     assert said is not None
     assert history.earned_in(1, {}).slots == shows.sum()
-
-
-def test_in_contexts_the_state_says_what_its_columns_are_called_in_each_cell() -> None:
-    """So a later epoch carries over by name."""
-    life = in_cells_honest()
-    (entry,) = [value for place, value in life.store.state.items() if b'"learner"' in place]
-    learner = decode_learner(entry, where="the state")
-    assert tuple(learner.actions) == FIELDS.arms((*ACTIONS, *NEW))
-    later = in_contexts("header", actions=("e", "a", "x"))
-    mark = carries(later, learner)
-    columns, moved = len(ACTIONS) + len(NEW), {now: old for now, old, _ in mark.kept}
-    assert moved == {0: 4, 1: 0, 3: 4 + columns, 4: columns}
-
-
-def test_in_contexts_actions_that_were_edited_within_an_epoch_are_refused() -> None:
-    edited = in_contexts("header", room=len(NEW), actions=(*ACTIONS, "d"))
-    with pytest.raises(ConfigurationMismatch, match=r"new: 'device=phone;d'.*actions home add NAM"):
-        restore(in_cells_honest().store, edited)
