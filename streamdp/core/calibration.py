@@ -210,7 +210,7 @@ def prefix_softmax_rate(epsilon: Fraction, *, cap: Fraction | None = PREFIX_CAP)
 BLOCK_REGRET_SENSITIVITY = DIFFERENCE_SENSITIVITY
 """max over i of Σ(ℓ_t(A) − ℓ_t(i)): each difference of sums moves by 2, so their maximum does.
 
-Broken by 1: `tests/lab/test_audit_estimates.py`, `regret with sensitivity 1`."""
+Broken by 1: `takes_the_sensitivity_of_regret_for_1`, in `tests/support/mutants/estimates.py`."""
 
 MEAN_LOSS_SENSITIVITY = LOSS_SENSITIVITY
 """Σ ℓ_t(A), which is divided by the public length only after the noise."""

@@ -15,7 +15,7 @@ from streamdp.lab import audit
 from streamdp.lab.audit import verdict
 from streamdp.lab.commands import audit as command
 from tests.support.command_line import run_command
-from tests.support.feedback_mutants import CHOOSING
+from tests.support.mutants import draws
 
 pytestmark = pytest.mark.slow
 
@@ -115,7 +115,7 @@ def test_a_broken_draw_from_a_policy_is_reported(monkeypatch: pytest.MonkeyPatch
     """`choose` is part of what `streamdp audit` looks at."""
     anew = command._flaws_of_choices.__wrapped__  # once for all commands, where nothing is broken
     monkeypatch.setattr(command, "_flaws_of_choices", anew)
-    CHOOSING["says_the_probability_as_if_play_were_uniform"][1](monkeypatch)
+    draws.says_the_probability_as_if_play_were_uniform(monkeypatch)
     code, out = run("audit", "--recipe", "policy_elimination", *QUICK, "--json")
     assert code == 1
     assert "a probability is said" in json.loads(out)[0]["failures"][0]
@@ -126,9 +126,8 @@ def test_a_recipe_with_contexts_is_audited_whole_and_in_parts(
 ) -> None:
     """In headers and in the value, every short stream; what an engine does with contexts beside
     that, and what it draws, is in `test_audit_kinds`."""
-    monkeypatch.setattr(verdict, "sample", lambda kind, **how: ())
-    monkeypatch.setattr(verdict._Findings, "of_content", lambda self: ())
-    monkeypatch.setattr(verdict._Findings, "of_long_blocks", lambda self, longest: ())
+    exact = {name: audit.LAYERS[name] for name in ("streams", "lone slots")}
+    monkeypatch.setattr(verdict, "LAYERS", exact)
     code, out = run("audit", "--recipe", "policy_contexts", *QUICK, "--json")
     found = json.loads(out)
     assert code == 0

@@ -34,8 +34,8 @@ from streamdp.lab.kits.kinds import check_kind
 from tests.golden_engine import LEARNERS
 from tests.support.batches import changed
 from tests.support.command_line import run_command
-from tests.support.feedback_mutants import with_batch
-from tests.support.kind_mutants import folds_what_it_drew_from
+from tests.support.mutants.feedback import with_batch
+from tests.support.mutants.short_streams import folds_what_it_drew_from
 
 pytestmark = pytest.mark.slow
 

@@ -21,7 +21,7 @@ from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
 from streamdp.core.noise import discrete_laplace
 from streamdp.core.randomness import Purpose, SeededRandomness
 from streamdp.core.releases import Release, Releases
-from streamdp.lab.audit.long_blocks import at_its_size
+from streamdp.lab.audit import misdeeds
 from streamdp.lab.kits.kinds import check_kind
 from tests.support.batches import feedback_batch, loss_batch
 
@@ -304,5 +304,5 @@ def test_a_policy_never_reads_an_open_sum(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(Engine, "_close", reading)
     with pytest.raises(AssertionError, match=r"depends on content: .*in force"):
         check_kind(blocks())
-    said = next(at_its_size(blocks(), 64, SeededRandomness(1)))
+    said = next(misdeeds(blocks(), longest=64, system=SeededRandomness(1)))
     assert "a release does not say what is in force after it" in said

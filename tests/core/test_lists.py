@@ -34,7 +34,7 @@ from streamdp.core.learners import RECIPES as RECIPES_OF_LOSSES
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES
 from streamdp.core.randomness import SeededRandomness
 from streamdp.core.releases import Releases
-from streamdp.lab.audit.long_blocks import at_its_size
+from streamdp.lab.audit.long_blocks import TELLINGS
 from streamdp.lab.audit.stories import lists
 from tests.support.batches import feedback_batch
 
@@ -648,10 +648,10 @@ def test_a_table_that_follows_from_open_sums_is_caught(
 def test_the_audit_of_kinds_catches_it_too(mutant: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a story of its own, where lists are taken at ends of blocks and inside them."""
     of = learner("policy_blocks", schedule="geometric 2")
-    assert list(at_its_size(of, 16, SeededRandomness("audit"))) == []
+    told, system = TELLINGS["lists"], SeededRandomness("audit")
+    assert list(told.faults(of, 16, system)) == []
     mutant(monkeypatch)
-    found = at_its_size(of, 16, SeededRandomness("audit"))
-    assert any(what.startswith("lists, seeded") for what in found)
+    assert list(told.faults(of, 16, system))
 
 
 def test_no_story_of_lists_is_told_where_none_is_followed() -> None:

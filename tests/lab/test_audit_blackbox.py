@@ -54,9 +54,10 @@ from streamdp.wire.feedback import Feedback, Number
 from streamdp.wire.formats import Format, configure
 from streamdp_adapters.sqlite import Settings, Sqlite
 from tests.support.command_line import run_command
-from tests.support.feedback_story_mutants import MUTANTS
-from tests.support.kind_mutants import keeps_sums
 from tests.support.leaks import unusable
+from tests.support.mutants import MUTANTS
+from tests.support.mutants import feedback as broken
+from tests.support.mutants.short_streams import keeps_sums
 
 pytestmark = pytest.mark.slow
 
@@ -191,27 +192,39 @@ def test_the_default_learner_with_half_the_noise_is_refuted(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("name", "runs", "pair", "event"),
+    ("breaks", "played", "runs", "pair", "event"),
     [
-        ("adds_half_the_noise", 300, 0, "towards"),
-        ("draws_with_half_the_scale_that_it_says", 300, 0, "towards"),
-        ("adds_noise_of_one_over_epsilon_though_actions_are_content", 1500, 0, "towards"),
-        ("reads_the_loss_of_an_arm_that_was_not_shown", 1500, 0, "another action's sum too"),
-        ("keeps_the_sums_of_the_block_before", 1500, 0, "the next block's sum too"),
-        ("counts_usable_events_instead_of_shown_ones", 100, 2, "a count that headers do not give"),
-        ("ends_a_block_when_enough_was_usable", 100, 1, "a release is missing"),
+        (broken.adds_half_the_noise, "header", 300, 0, "towards"),
+        (broken.draws_with_half_the_scale_that_it_says, "header", 300, 0, "towards"),
+        (
+            broken.adds_noise_of_one_over_epsilon_though_actions_are_content, "value", 1500, 0,
+            "towards",
+        ),
+        (
+            broken.reads_the_loss_of_an_arm_that_was_not_shown, "header", 1500, 0,
+            "another action's sum too",
+        ),
+        (keeps_sums, "header", 1500, 0, "the next block's sum too"),
+        (
+            broken.counts_usable_events_instead_of_shown_ones, "header", 100, 2,
+            "a count that headers do not give",
+        ),
+        (broken.ends_a_block_when_enough_was_usable, "header", 100, 1, "a release is missing"),
     ],
-)
+)  # fmt: skip
 def test_a_broken_engine_is_refuted(
-    name: str, runs: int, pair: int, event: str, monkeypatch: Patch
+    breaks: Callable[[Patch], None],
+    played: Played,
+    runs: int,
+    pair: int,
+    event: str,
+    monkeypatch: Patch,
 ) -> None:
     """By so many runs on each side, at 95 % confidence; sound ones pass with as many above."""
-    mutant = MUTANTS[name]
-    mutant.patch(monkeypatch)
-    played = mutant.kind.recipe.played
-    assert played is not None
-    broken = made(played=played)
-    (bound,) = proven(broken, runs=runs, confidence=PATIENT, which=slice(pair, pair + 1))
+    breaks(monkeypatch)
+    (bound,) = proven(
+        made(played=played), runs=runs, confidence=PATIENT, which=slice(pair, pair + 1)
+    )
     assert bound.epsilon > 1, bound
     assert event in bound.event
 

@@ -16,7 +16,7 @@ import pytest
 from streamdp.serve.about import About
 from streamdp.testing.memory_log import MemoryLog
 from tests.support.feedback_neighbours import FeedbackCourse, sums_by_script
-from tests.support.kind_mutants import releases_exact_sums
+from tests.support.mutants.feedback import releases_exact_sums
 from tests.support.watched_observers import RECORDS, Lines, seen, worked
 
 pytestmark = pytest.mark.slow

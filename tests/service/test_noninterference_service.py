@@ -26,10 +26,7 @@ from streamdp.service.settings import Pace
 from streamdp.service.view import View
 from streamdp.service.worker import Worker
 from streamdp.wire import published, recording
-from tests.support.engine_mutants import with_votes
-from tests.support.feedback_mutants import MUTANTS
 from tests.support.feedback_neighbours import FeedbackCourse
-from tests.support.kind_mutants import releases_exact_sums
 from tests.support.leaks import (
     bad_slots,
     compresses_rows,
@@ -43,6 +40,8 @@ from tests.support.leaks import (
     saves_losers_first,
 )
 from tests.support.lives import EARLY, LAST, LATE, OPEN, shape
+from tests.support.mutants import feedback
+from tests.support.mutants.losses import with_votes
 from tests.support.neighbours import (
     AnyCourse,
     Course,
@@ -304,9 +303,9 @@ OF_LOSSES: list[Leak] = [
     (shows_what_is_kept, OPEN, "first: view"),
 ]
 OF_FEEDBACK: list[Leak] = [
-    (releases_exact_sums, EARLY, "ledger"),
-    (MUTANTS["counts_usable_events_instead_of_shown_ones"].patch, EARLY, "ledger"),
-    (MUTANTS["reads_an_exact_sum_for_the_policy"].patch, EARLY, "actions"),
+    (feedback.releases_exact_sums, EARLY, "ledger"),
+    (feedback.counts_usable_events_instead_of_shown_ones, EARLY, "ledger"),
+    (feedback.reads_an_exact_sum_for_the_policy, EARLY, "actions"),
     (compresses_rows, OPEN - 1, "commits"),
 ]
 

@@ -37,9 +37,9 @@ from streamdp.testing.memory_log import MemoryLog
 from streamdp.wire.formats import Format, configure
 from streamdp.wire.quarantined import MOST_REASON, MOST_VALUE, Quarantined, read_quarantined
 from streamdp_adapters.sqlite import Settings, Sqlite
-from tests.support.kind_mutants import releases_scripted_estimates
 from tests.support.loss_batches import made_of
 from tests.support.neighbours import Course, Observed, differences, on_memory
+from tests.support.scripted_choice import releases_scripted_estimates
 from tests.support.services import Room
 from tests.support.streams import ACTIONS, events, feedback_spec, spec
 

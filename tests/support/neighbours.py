@@ -42,7 +42,7 @@ from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import Isolation, MemoryLog
 from streamdp.wire.formats import Format, configure
 from streamdp_adapters.sqlite import Settings, Sqlite
-from tests.support.kind_mutants import releases_scripted_estimates
+from tests.support.scripted_choice import releases_scripted_estimates
 from tests.support.services import Between
 from tests.support.streams import spec
 

@@ -16,8 +16,8 @@ There are four layers; `audit_kind` runs those that need no service, for any kin
 `flaws_of_choosing` looks at how requests draw from policies (`choosing`). The papers' learners
 whose phases end by an arm's count have an audit of their own (`lab.papers.audit`).
 
-A verdict allows `TOLERANCE` for rounding. Broken variants in `test_audit_*.py` show what the
-audit catches.
+A verdict allows `TOLERANCE` for rounding. The broken variants of `tests.support.mutants` show what
+each of its `LAYERS` finds.
 """
 
 from streamdp.lab.audit.around import Around
@@ -31,11 +31,12 @@ from streamdp.lab.audit.races import flaws_of_races
 from streamdp.lab.audit.sampler import FALSE_ALARM, Chi2, sample
 from streamdp.lab.audit.sweep import sweep
 from streamdp.lab.audit.system_bits import flaws_of_system_bits
-from streamdp.lab.audit.verdict import Audit, Memo, audit_kind, first_failure
+from streamdp.lab.audit.verdict import LAYERS, Audit, Findings, Memo, audit_kind
 
 __all__ = [
     "CONFIDENCE",
     "FALSE_ALARM",
+    "LAYERS",
     "LONGEST",
     "NEIGHBOURS",
     "TOLERANCE",
@@ -43,9 +44,9 @@ __all__ = [
     "Audit",
     "Chi2",
     "EpsilonBound",
+    "Findings",
     "Memo",
     "audit_kind",
-    "first_failure",
     "flaws_of_choosing",
     "flaws_of_races",
     "flaws_of_system_bits",

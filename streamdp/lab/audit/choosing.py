@@ -20,8 +20,8 @@ could be configured, each χ² would accuse a sound draw for one in 10⁹ (`FALS
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -62,10 +62,7 @@ def flaws_of_choosing(draw: Draw, *, samples: int = 20_000) -> Iterator[str]:
         releases = [Identity("audit", 0, key, 1, 5, block, SUMS) for block in (3, 4)]
         then, now = (_drawn(draw, policy, release, samples) for release in releases)
         for arms, said in (then, now):
-            if (said * PARTS != policy[arms]).any():
-                yield "a probability is said that the action was not drawn with"
-            if not _follows(np.bincount(arms, minlength=len(policy)), chances * samples):
-                yield "actions do not follow the policy"
+            yield from _flaws(arms, said, policy, [arms], "", "actions do not follow the policy")
         joint = np.outer(chances, chances).ravel() * samples
         both = np.bincount(then[0] * len(policy) + now[0], minlength=len(joint))
         if not _follows(both, joint):
@@ -83,14 +80,10 @@ def _flaws_of_filters(draw: Draw, policy: Policy, release: Identity, before: Int
     for arm in range(len(policy)):
         mask = np.arange(len(policy)) != arm
         ends = allowed(np.cumsum(policy, dtype=np.int64).tolist(), mask)
-        left, got = np.diff(ends, prepend=0), before == arm
         arms, said = _drawn(draw, policy, release, len(before), mask=mask)
-        if (said * PARTS != left[arms]).any():
-            yield "a probability is said that the action was not drawn with, of those allowed"
-        for chosen in (arms, arms[got]):
-            counts = np.bincount(chosen, minlength=len(policy))
-            if not _follows(counts, left / PARTS * len(chosen)):
-                yield "without an excluded action, actions do not follow the policy over the others"
+        what = "without an excluded action, actions do not follow the policy over the others"
+        groups = [arms, arms[before == arm]]
+        yield from _flaws(arms, said, np.diff(ends, prepend=0), groups, ", of those allowed", what)
 
 
 def _flaws_of_what_is_back(
@@ -100,12 +93,21 @@ def _flaws_of_what_is_back(
     back, mask = policy == 0, np.ones(len(policy), dtype=np.bool_)
     shares = np.diff(allowed(np.cumsum(policy, dtype=np.int64).tolist(), mask, back), prepend=0)
     arms, said = _drawn(draw, policy, release, len(before), mask=mask, back=back)
-    if (said * PARTS != shares[arms]).any():
-        yield "a probability is said that the action was not drawn with, of those back"
-    for chosen in (arms, *(arms[before == arm] for arm in np.flatnonzero(policy > PARTS // 16))):
-        counts = np.bincount(chosen, minlength=len(policy))
-        if not _follows(counts, shares / PARTS * len(chosen)):
-            yield "what a newer list allows again does not get its share"
+    groups = [arms, *(arms[before == arm] for arm in np.flatnonzero(policy > PARTS // 16))]
+    what = "what a newer list allows again does not get its share"
+    yield from _flaws(arms, said, shares, groups, ", of those back", what)
+
+
+def _flaws(
+    arms: Ints, said: Floats, parts: Any, groups: Iterable[Ints], of: str, what: str
+) -> Iterator[str]:
+    """The faults of draws whose actions have these parts, in all of them and in groups."""
+    if (said * PARTS != parts[arms]).any():
+        yield f"a probability is said that the action was not drawn with{of}"
+    for chosen in groups:
+        counts = np.bincount(chosen, minlength=len(parts))
+        if not _follows(counts, parts / PARTS * len(chosen)):
+            yield what
 
 
 def _follows(observed: Ints, expected: Floats) -> bool:

@@ -125,9 +125,9 @@ def exposed(kind: Kind, design: Design) -> Exposure:
     engine = Engine(
         stream="audit",
         partition=0,
-        learner=Scripted(kind).as_kind,
+        learner=Scripted(kind, seen).as_kind,
         budget=full_charge(kind) or None,
-        randomness=ScriptedRandomness(design.script(len(kind.actions)), seen),
+        randomness=ScriptedRandomness(design.script(len(kind.actions))),
         limit=10**6,
     )
     public = np.full((design.runs, design.blocks, 4), -1, dtype=np.int64)

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from streamdp.core.arrays import Bools, Ints, Words
-from streamdp.core.events import Carried
+from streamdp.core.events import Carried, Key
 from streamdp.core.evidence.evidence import InForce, PublicEvidence
 from streamdp.core.kinds.kind import Kind
 from streamdp.core.randomness import Purpose
@@ -27,6 +27,22 @@ _BLOCKS = 1 << 40  # more than the blocks of a life: an id is life · _BLOCKS + 
 _AT_ONCE = 1 << 22  # numbers that slots add at once
 
 
+class Noted(Protocol):
+    """Rows that were drawn or released."""
+
+    @property
+    def keys(self) -> Sequence[Key]:
+        """Their keys."""
+
+    @property
+    def born(self) -> Ints:
+        """The offset at which each of them began to live."""
+
+    @property
+    def block(self) -> Ints:
+        """The block of each."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lives:
     """A story's slots by life: a key, from one opening to the next."""
@@ -36,12 +52,7 @@ class Lives:
     epochs: Ints  # L
     of: Ints  # n: the life of each slot
     place: Ints  # n: of each slot in its life, from 0
-    _numbers: dict[tuple[int, int], int] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        """Number them by their keys and births."""
-        pairs = zip(self.keys.tolist(), self.born.tolist(), strict=True)
-        object.__setattr__(self, "_numbers", {pair: at for at, pair in enumerate(pairs)})
+    numbers: Mapping[tuple[Key, int], int] = field(repr=False)  # of lives, by key and birth
 
     @classmethod
     def of_story(cls, story: Story) -> Lives:
@@ -62,12 +73,19 @@ class Lives:
         of, place = np.empty_like(life), np.empty_like(life)
         of[order], place[order] = life, np.arange(len(slots)) - first[life]
         at = order[first]
-        return cls(of_key[first], story.offsets[at], epoch[at] + 1, of, place)
+        keys, born = of_key[first], story.offsets[at]
+        names = zip([story.keys[key] for key in keys.tolist()], born.tolist(), strict=True)
+        numbers = {name: life for life, name in enumerate(names)}
+        return cls(keys, born, epoch[at] + 1, of, place, numbers)
 
-    def numbered(self, keys: Ints, born: Ints) -> Ints:
-        """The lives of these keys that were born at these offsets; −1 for none."""
-        pairs = zip(keys.tolist(), born.tolist(), strict=True)
-        return np.array([self._numbers.get(pair, -1) for pair in pairs], dtype=np.int64)
+    def numbered(self, rows: Noted) -> Ints:
+        """The lives of these rows; −1 for a key that was not born there."""
+        names = zip(rows.keys, rows.born.tolist(), strict=True)
+        return np.array([self.numbers.get(name, -1) for name in names], dtype=np.int64)
+
+    def ids(self, rows: Noted) -> Ints:
+        """The ids of the blocks of these rows."""
+        return ids_of(self.numbered(rows), rows.block)
 
 
 @dataclass(frozen=True, slots=True)

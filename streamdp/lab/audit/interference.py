@@ -36,13 +36,8 @@ _KEYS: list[Key] = [None, *(key_of(run) for run in range(1, _RUNS))]
 Observed = dict[str, bytes]
 
 
-def leaks(kind: Kind) -> list[str]:
-    """The names of observables that differ between neighbouring inputs; empty if all is well."""
-    return sorted(set(each_leak(kind)))
-
-
-def each_leak(kind: Kind) -> Iterator[str]:
-    """Yield their names neighbour by neighbour, so that a caller can stop at the first."""
+def leaks(kind: Kind) -> Iterator[str]:
+    """Yield the names of observables that differ between neighbouring inputs, pair by pair."""
     row = neighbours_of(kind)
     extremes, others = row.contents[: row.extremes], row.contents[row.extremes :]
     usual = made_up(row, "leaks", 1, 1)[0, 0, row.headers.shape[1] :]

@@ -15,10 +15,13 @@ the releases must be the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
 
 from streamdp.core.errors import StreamdpError
-from streamdp.core.events import OPENING
+from streamdp.core.events import OPENING, Key
 from streamdp.core.kinds.kind import Kind
 from streamdp.core.randomness import Purpose, Randomness, SeededRandomness, SystemRandomness
 from streamdp.core.schedule import Schedule
@@ -37,122 +40,139 @@ from streamdp.lab.audit.stories import (
     slot_by_slot,
     visits,
 )
-from streamdp.lab.audit.telling import Told, column_of
+from streamdp.lab.audit.telling import Told, standing
 from streamdp.lab.audit.watching import Watch
 
 LONGEST = 256
 """Blocks of up to so many slots are tested with a null at every place."""
 
-MANY = 130
-"""So many blocks of one and two slots are gone through."""
-
-SIZES = (("thousands of slots", 8, 2, 16_400), ("thousands of actions", 40_000, 4, 16))
-"""Stories of other numbers of actions: name, actions, keys, slots. Long blocks are streamed, from
-8,192 rows of 8 actions on; 40,000 actions are more than two chunks of a race, and their noise more
-words than are drawn at once."""
-
+_MANY = 130  # blocks of one and two slots
 _SHORT = Schedule("short", None, (), (1, 2))
-_EPOCHS = 24  # slots of the longest block of the story of epochs
+_EPOCHS = 24  # slots of the longest block in stories of epochs and of lists
 _LONGEST_TOSSED = 32  # slots of a block, told one by one, where each slot's losses are resampled
 
 
-def misdeeds(
-    kind: Kind, *, longest: int = LONGEST, randomness: Randomness | None = None
-) -> list[str]:
-    """What the shipped engine does wrong, by the kind's definition; empty if all is well.
-
-    Every place of blocks of up to `longest` slots is tried. The system's bits are those of
-    production; `randomness` replaces them.
-    """
-    system = SystemRandomness() if randomness is None else randomness
-    faults = [*at_its_size(kind, longest, system)]
-    for story, other in other_sizes(kind):
-        faults += at_another_size(story, other)
-    return list(dict.fromkeys(faults))
+_SEEDED, _SYSTEM = "seeded", "system bits"  # whose bits are drawn
 
 
-def at_its_size(kind: Kind, longest: int, system: Randomness) -> Iterator[str]:
-    """Yield the misdeeds of stories with as many actions as the kind has."""
-    seeded = SeededRandomness("audit")
-    story = nulls_everywhere(kind, longest=longest)
-    yield from _named(story, "seeded", _watched_and_not(kind, story, seeded))
-    yield from alone(kind, longest, system)
-    clearer = changed(kind, **neighbours_of(kind).clearer)
-    short = changed(clearer, schedule=_SHORT)
-    late = many_blocks(short, blocks=MANY)
-    yield from _named(late, "seeded", _watched(short, late, seeded))
-    few = min(longest, _EPOCHS)
-    for other in (visits(kind), epochs(kind, longest=few), *lists(kind, longest=few)):
-        yield from _named(other, "seeded", _watched(clearer, other, seeded))
-    for other, roomy in new_names(clearer, longest=few):
-        yield from _named(other, "seeded", _watched(roomy, other, seeded))
-    yield from _named(story, "system bits", _watched(kind, story, system))
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """How a kind's engine goes through stories."""
+
+    stories: Callable[[Kind, int], Iterable[Story]]
+    """Of a kind, in blocks of up to so many slots; none where they would say nothing."""
+    of: Callable[[Kind], Kind] = lambda kind: kind
+    """The kind that is watched: with less noise, in other blocks or of more actions."""
+    how: str = _SEEDED
+    unwatched: bool = False  # the same seed runs without a watch too, in one batch
+
+    def faults(self, kind: Kind, longest: int, system: Randomness) -> Iterator[str]:
+        """Yield the faults found in each story; an engine that raises is a fault too."""
+        kind, bits = self.of(kind), SeededRandomness("audit") if self.how == _SEEDED else system
+        for story in self.stories(kind, longest):
+            where = f"{story.name}, {self.how}"
+            try:
+                seen = Told(kind, story, bits, Watch())
+                yield from (f"{where}: {what}" for what in compared(seen))
+                if self.unwatched:
+                    unseen = Told(kind, story.at_once(), bits)
+                    yield from (f"{where}: {what}" for what in _others(seen, unseen))
+            except StreamdpError as error:
+                yield f"{where}: the engine refuses to go on: {error}"
 
 
-def alone(kind: Kind, longest: int, system: Randomness) -> Iterator[str]:
-    """Yield the misdeeds of a story whose slots come alone.
-
-    Where a kind tosses bits for every slot, an engine has one way for all slots.
-    """
-    if Purpose.RESAMPLE in neighbours_of(kind).tosses:
-        longest = min(longest, _LONGEST_TOSSED)
-    story = slot_by_slot("few keys", FEW_KEYS, a_few_keys(kind, longest=longest))
-    yield from _named(story, "system bits, slot by slot", _watched(kind, story, system))
-
-
-def other_sizes(kind: Kind) -> Iterator[tuple[Story, Kind]]:
-    """Stories of other numbers of actions, and the kind for so many.
-
-    Kinds that differ in their number of actions alone have the same ones.
-    """
-    for name, actions, keys, slots in SIZES:
-        other = of_actions(kind, actions)
-        story = many_slots(other, name, keys=keys, slots=slots)
-        if story is not None:
-            yield story, other
-
-
-def at_another_size(story: Story, kind: Kind) -> Iterator[str]:
-    """Yield the misdeeds of a story of another number of actions."""
-    yield from _named(story, "seeded", _watched(kind, story, SeededRandomness("audit")))
-
-
-def _named(story: Story, how: str, faults: Iterator[str]) -> Iterator[str]:
-    """The faults found in one story; an engine that raises is a fault too."""
-    try:
-        yield from (f"{story.name}, {how}: {what}" for what in faults)
-    except StreamdpError as error:
-        yield f"{story.name}, {how}: the engine refuses to go on: {error}"
-
-
-def _watched(kind: Kind, story: Story, bits: Randomness) -> Iterator[str]:
-    watch = Watch({key: number for number, key in enumerate(story.keys)})
-    yield from compared(Told(kind, story, bits, watch))
-
-
-def _watched_and_not(kind: Kind, story: Story, seeded: Randomness) -> Iterator[str]:
-    """Compare a story with its log, and with the same seed without a watch in one batch."""
-    watch = Watch({key: number for number, key in enumerate(story.keys)})
-    seen = Told(kind, story, seeded, watch)
-    yield from compared(seen)
-    unseen = Told(kind, story.at_once(), seeded)
-    for name in (OPENING, *(release.name for release in kind.releases)):
+def _others(seen: Told, unseen: Told) -> Iterator[str]:
+    """Compare a story with the same one without a watch."""
+    for name in (OPENING, *(release.name for release in seen.kind.releases)):
         one, other = (_by_name(told, name) for told in (seen, unseen))
         if one != other:
             yield f"unwatched and in one batch: {name}: other releases"
 
 
-def _by_name(told: Told, name: str) -> dict[tuple[int, int, int], tuple[bytes, bytes]]:
+def _by_name(told: Told, name: str) -> dict[tuple[Key, int, int], tuple[bytes, bytes]]:
     """The numbers of each release, and what was in force after it."""
-    if not any(
-        name in of.kinds and (of.kind == of.kinds.index(name)).any() for of in told.releases
-    ):
-        return {}
-    column = column_of(told, name)
-    names = zip(column.keys.tolist(), column.born.tolist(), column.block.tolist(), strict=True)
-    said = column.in_force if column.in_force.ndim > 1 else column.in_force[:, None]
-    values = [(one.tobytes(), now.tobytes()) for one, now in zip(column.numbers, said, strict=True)]
-    return dict(zip(names, values, strict=True))
+    released = told.released(name)
+    names = zip(released.keys, released.born.tolist(), released.block.tolist(), strict=True)
+    values = zip(released.numbers, standing(released), strict=True)
+    said = [(numbers.tobytes(), in_force.tobytes()) for numbers, in_force in values]
+    return dict(zip(names, said, strict=True))
 
 
-__all__ = ["LONGEST", "MANY", "alone", "at_another_size", "at_its_size", "misdeeds", "other_sizes"]
+# -- the stories ----------------------------------------------------------------------------------
+
+
+def _clearer(kind: Kind) -> Kind:
+    """The kind with so little noise that it comes to every table."""
+    return changed(kind, **neighbours_of(kind).clearer)
+
+
+def _in_short_blocks(kind: Kind) -> Kind:
+    return changed(_clearer(kind), schedule=_SHORT)
+
+
+def _with_room(kind: Kind) -> Kind:
+    """The kind with spare columns, if it can have some."""
+    return neighbours_of(_clearer(kind)).roomy or kind
+
+
+def _new_names(kind: Kind, longest: int) -> Iterator[Story]:
+    return (story for story, _ in new_names(kind, longest=min(longest, _EPOCHS)))
+
+
+def _everywhere(kind: Kind, longest: int) -> Iterable[Story]:
+    return [nulls_everywhere(kind, longest=longest)]
+
+
+def _alone(kind: Kind, longest: int) -> Iterable[Story]:
+    """Where a kind tosses bits for every slot, an engine has one way for all slots."""
+    if Purpose.RESAMPLE in neighbours_of(kind).tosses:
+        longest = min(longest, _LONGEST_TOSSED)
+    return [slot_by_slot("few keys", FEW_KEYS, a_few_keys(kind, longest=longest))]
+
+
+def _of_size(actions: int, name: str, *, keys: int, slots: int) -> Telling:
+    """A story of another number of actions."""
+
+    def stories(kind: Kind, longest: int) -> Iterable[Story]:
+        story = many_slots(kind, name, keys=keys, slots=slots)
+        return [] if story is None else [story]
+
+    return Telling(stories, of=partial(of_actions, many=actions))
+
+
+TELLINGS: Mapping[str, Telling] = MappingProxyType(
+    {
+        "nulls everywhere": Telling(_everywhere, unwatched=True),
+        "slot by slot": Telling(_alone, how=f"{_SYSTEM}, slot by slot"),
+        "many blocks": Telling(
+            lambda kind, longest: [many_blocks(kind, blocks=_MANY)], of=_in_short_blocks
+        ),
+        "idle keys": Telling(lambda kind, longest: [visits(kind)], of=_clearer),
+        "epochs": Telling(
+            lambda kind, longest: [epochs(kind, longest=min(longest, _EPOCHS))], of=_clearer
+        ),
+        "lists": Telling(
+            lambda kind, longest: lists(kind, longest=min(longest, _EPOCHS)), of=_clearer
+        ),
+        "new names": Telling(_new_names, of=_with_room),
+        "system bits": Telling(_everywhere, how=_SYSTEM),
+        # Long blocks are streamed, from 8,192 rows of 8 actions on.
+        "thousands of slots": _of_size(8, "thousands of slots", keys=2, slots=16_400),
+        # More than two chunks of a race, and their noise more words than are drawn at once.
+        "thousands of actions": _of_size(40_000, "thousands of actions", keys=4, slots=16),
+    }
+)
+"""The stories that are told of every kind. Kinds that differ in their number of actions alone have
+the same ones of thousands."""
+
+
+def misdeeds(
+    kind: Kind, *, longest: int = LONGEST, system: Randomness | None = None
+) -> Iterator[str]:
+    """Yield what the shipped engine does wrong, by the kind's definition, story by story.
+
+    Every place of blocks of up to `longest` slots is tried. `system` replaces the bits of
+    production.
+    """
+    for telling in TELLINGS.values():
+        yield from telling.faults(kind, longest, system or SystemRandomness())

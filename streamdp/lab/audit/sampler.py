@@ -26,10 +26,11 @@ from streamdp.core.arrays import Floats, Ints
 from streamdp.core.events import OPENING
 from streamdp.core.kinds.kind import Kind
 from streamdp.core.randomness import Randomness
+from streamdp.core.releases import Releases
 from streamdp.lab.audit.laws import Choice, Noisy, noise_classes, noise_law
 from streamdp.lab.audit.neighbours import blank_law, innermost, neighbours_of
 from streamdp.lab.audit.stories import Story, blocks_within
-from streamdp.lab.audit.telling import Told, column_of
+from streamdp.lab.audit.telling import Told
 
 FALSE_ALARM = 1e-9
 """How often a test may accuse an engine that follows its law; a hundred of them: 1e-7."""
@@ -80,7 +81,7 @@ def sample(
     known: list[tuple[Ints, Floats]] = []
     for name, block in seen.released:
         if isinstance(blank_law(kind, name), Noisy):
-            drawn, moved = list(seen.noises(name, block)), seen.moved(name, block)
+            drawn, moved = seen.noises(name, block)
             if moved:
                 yield "numbers that are exact have noise", Chi2(moved, 0.0, samples)
             for classes, law in drawn:
@@ -99,6 +100,13 @@ def _of_two(one: Ints, first: Floats, other: Ints, second: Floats) -> Chi2:
     """Test whether two columns have these laws and are independent."""
     observed = np.bincount(one * len(second) + other, minlength=len(first) * len(second))
     return chi2(observed, np.outer(first, second).ravel() * len(one))
+
+
+def _by_key(releases: Releases, samples: int) -> Ints:
+    """One release of each key, in the order of the keys' numbers; zeros where there is none."""
+    numbers = np.zeros((samples, releases.numbers.shape[1]), dtype=np.int64)
+    numbers[[int(key or b"") for key in releases.keys]] = releases.numbers
+    return numbers
 
 
 @dataclass(slots=True)
@@ -123,16 +131,13 @@ class _Sampled:
         cuts = (0, *(np.cumsum(lengths) * samples).tolist())
         story = Story("sample", keys, index, slots, np.arange(len(index)), cuts)
         told = Told(kind, story, randomness)
-        opened, released = column_of(told, OPENING), dict[tuple[str, int], Ints]()
-        openings = np.zeros((samples, opened.numbers.shape[1]), dtype=np.int64)
-        openings[opened.keys] = opened.numbers
+        openings = _by_key(told.released(OPENING), samples)
+        released = dict[tuple[str, int], Ints]()
         for release in kind.releases:
+            every = told.released(release.name)
             for block in np.flatnonzero(release.due(lengths)).tolist():
-                column = column_of(told, release.name)
-                at = column.block == block
-                numbers = np.zeros((samples, release.width), dtype=np.int64)
-                numbers[column.keys[at]] = column.numbers[at]
-                released[release.name, block] = numbers
+                ended = every.at(np.flatnonzero(every.block == block))
+                released[release.name, block] = _by_key(ended, samples)
         evidence, during = innermost(kind).evidence, list[dict[str, Any]]()
         state = {of.name: np.zeros((samples, *of.shape), of.dtype) for of in evidence.fields}
         state |= evidence.opened(openings)
@@ -168,23 +173,19 @@ class _Sampled:
         logs = [law.of_row(at) for at in range(len(sums))]
         return np.asarray((np.exp(logs) * (counts / counts.sum())[:, None]).sum(axis=0))
 
-    def noises(self, name: str, block: int) -> Iterator[tuple[Ints, Floats]]:
-        """The class of each key's noise, and the chances of the classes, of each number."""
-        law, noise = self._noise(name, block)
-        for number, scale in enumerate(law.scales):
-            drawn = noise[~law.none(number), number]
-            if scale is not None and len(drawn):
-                yield noise_classes(drawn, scale), noise_law(scale)
+    def noises(self, name: str, block: int) -> tuple[list[tuple[Ints, Floats]], int]:
+        """Of each number the class of each key's noise, and the chances of the classes.
 
-    def moved(self, name: str, block: int) -> int:
-        """How many numbers without noise are not what they should be."""
-        law, noise = self._noise(name, block)
-        none = [law.none(number) for number in range(noise.shape[1])]
-        return int(np.count_nonzero(noise[np.stack(none, axis=1)]))
-
-    def _noise(self, name: str, block: int) -> tuple[Noisy, Ints]:
+        And how many numbers without noise are not what they should be.
+        """
         released, columns = self.released[name, block], self.columns[block]
         rows = {of: np.repeat(at[:1], len(released), axis=0) for of, at in columns.items()}
         law = neighbours_of(self.kind).law(name, rows, self.during[block])
         assert isinstance(law, Noisy)
-        return law, released - law.exact
+        noise, found, moved = released - law.exact, list[tuple[Ints, Floats]](), 0
+        for number, scale in enumerate(law.scales):
+            none = law.none(number)
+            moved += int(np.count_nonzero(noise[none, number]))
+            if scale is not None and not none.all():
+                found.append((noise_classes(noise[~none, number], scale), noise_law(scale)))
+        return found, moved

@@ -107,7 +107,6 @@ class ScriptedBits:
     """Bits that know their runs and produce the script's outcomes."""
 
     script: Script
-    seen: Seen | None
     purpose: int
     runs: Ints
     indices: Ints
@@ -142,7 +141,7 @@ class ScriptedBits:
     def part(self, start: int, stop: int) -> ScriptedBits:
         """The draws [start, stop) alone."""
         runs, indices = self.runs[start:stop], self.indices[start:stop]
-        return ScriptedBits(self.script, self.seen, self.purpose, runs, indices)
+        return ScriptedBits(self.script, self.purpose, runs, indices)
 
     def _coins(self) -> Words:
         """Twenty 0 bits, which are below every loss, for 1; twenty 1 bits for 0."""
@@ -160,7 +159,6 @@ class ScriptedRandomness:
     """Randomness by a script, for engines whose keys are the numbers of runs."""
 
     script: Script
-    seen: Seen | None = None
     seeded: bool = field(default=True, init=False)
 
     def tag(self, stream: str, partition: int, key: bytes | None, epoch: int, born: int) -> bytes:
@@ -172,7 +170,7 @@ class ScriptedRandomness:
     ) -> ScriptedBits:
         """The scripted bits of one draw per row."""
         runs = np.ascontiguousarray(tags[:, -_KEY_BYTES:]).view(">i8")[:, 0].astype(np.int64)
-        return ScriptedBits(self.script, self.seen, purpose, runs, indices)
+        return ScriptedBits(self.script, purpose, runs, indices)
 
 
 @dataclass(frozen=True)
@@ -183,6 +181,8 @@ class Scripted(Around):
 
     The inner kind draws too, from other bits: one that remembers what it drew from shall do so.
     """
+
+    seen: Seen | None = field(default=None, repr=False, compare=False)
 
     def draw(
         self, name: str, private: Columns, public: Columns, bits: Callable[[int], Bits]
@@ -196,8 +196,8 @@ class Scripted(Around):
         drawn = self.inner.draw(
             name, private, public, lambda purpose: _SEEDED.bits(name, purpose, tags, rows)
         )
-        if mine.seen is not None:
-            mine.seen.write(name, mine.runs, mine.indices, law)
+        if self.seen is not None:
+            self.seen.write(name, mine.runs, mine.indices, law)
         actions, scripts = mine.script.actions, row.scripts()
         if isinstance(law, Choice):
             chosen: Ints = actions[mine.runs, np.minimum(mine.indices + 1, actions.shape[1] - 1)]

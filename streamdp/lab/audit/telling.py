@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
 
-from streamdp.core.arrays import Ints
 from streamdp.core.engine import Engine, Rebuilding
-from streamdp.core.events import OPENING, Carried, Key
+from streamdp.core.events import Carried, Key
 from streamdp.core.evidence.carrying import Passage
 from streamdp.core.evidence.evidence import InForce
 from streamdp.core.kinds.kind import Kind
@@ -116,50 +115,17 @@ class Told:
         self.engine = self._new()
         self.engine.skip_to(position)
 
+    def released(self, name: str) -> Releases:
+        """Its releases of one name, in order."""
+        every = self.engine.no_releases.joined([of for of in self.releases if len(of)])
+        return every.at(np.flatnonzero(every.kind == every.kinds.index(name)))
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """All releases of one name, or all openings, in order."""
-
-    keys: Ints
-    born: Ints
-    block: Ints
-    numbers: Ints  # n × width, as they were drawn
-    start: Ints
-    stop: Ints
-    first_offset: Ints
-    last_offset: Ints
-    in_force: InForce  # after each: actions, or policies
-    charge: set[object]
-    carried: list[Carried | None]
+    def charges(self, name: str) -> set[Fraction]:
+        """The charges that its releases of one name say."""
+        said = ((of, of.kinds.index(name)) for of in self.releases if len(of))
+        return {of.charges[kind] for of, kind in said if (of.kind == kind).any()}
 
 
-def column_of(told: Told, name: str) -> Column:
-    """The releases of one name, over all batches."""
-    numbers = {key: number for number, key in enumerate(told.story.keys)}
-    parts = [_one(numbers, releases, name) for releases in told.releases if len(releases)]
-    assert parts, "a story releases something"
-    joined = {
-        of: np.concatenate([getattr(part, of) for part in parts])
-        for of in Column.__slots__
-        if of not in ("charge", "carried")
-    }
-    charge = {charge for part in parts for charge in part.charge}
-    carried = [one for part in parts for one in part.carried]
-    return Column(charge=charge, carried=carried, **joined)
-
-
-def _one(numbers: Mapping[Key, int], releases: Releases, name: str) -> Column:
-    of = releases.kind == releases.kinds.index(name)
-    named = [key for key, there in zip(releases.keys, of.tolist(), strict=True) if there]
-    drawn = releases.numbers
-    in_force = drawn[:, 0] if releases.in_force is None else releases.in_force
-    born = releases.born[of]
-    pairs = zip(named, born.tolist(), strict=True) if name == OPENING else ()
-    return Column(
-        np.array([numbers[key] for key in named], dtype=np.int64), born, releases.block[of],
-        drawn[of], releases.start[of], releases.stop[of], releases.first_offset[of],
-        releases.last_offset[of], in_force[of],
-        {releases.charges[releases.kinds.index(name)]} if of.any() else set(),
-        [(releases.carried or {}).get(pair) for pair in pairs],
-    )  # fmt: skip
+def standing(releases: Releases) -> InForce:
+    """What is in force after each release: its action, or policies."""
+    return releases.numbers[:, 0] if releases.in_force is None else releases.in_force

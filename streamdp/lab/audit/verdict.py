@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from math import inf
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from streamdp.core.engine import Engine
@@ -21,14 +22,9 @@ from streamdp.lab.audit.exposure import (
     exposed,
     slots_alone,
 )
-from streamdp.lab.audit.interference import each_leak
+from streamdp.lab.audit.interference import leaks
 from streamdp.lab.audit.laws import TOLERANCE, Choice
-from streamdp.lab.audit.long_blocks import (
-    LONGEST,
-    at_another_size,
-    at_its_size,
-    other_sizes,
-)
+from streamdp.lab.audit.long_blocks import LONGEST, TELLINGS
 from streamdp.lab.audit.neighbours import (
     blank_law,
     changed,
@@ -58,7 +54,6 @@ _SHARE_OF_LONG = {"action": 5, "policy": 50}
 _FEWEST_LONG = 200
 
 K = TypeVar("K", bound=Kind)
-Name = TypeVar("Name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +61,20 @@ class Memo:
     """Results that do not depend on ε, shared by audits of kinds of one structure."""
 
     exposures: dict[object, Exposure] = field(default_factory=dict)
-    leaks: dict[object, list[str]] = field(default_factory=dict)
-    engines: dict[object, list[str]] = field(default_factory=dict)
-    races: dict[str, list[str]] = field(default_factory=dict)
-    bits: dict[None, list[str]] = field(default_factory=dict)  # the system's: all kinds draw them
+    found: dict[tuple[str, object], list[str]] = field(default_factory=dict)
+    """By a layer, and by what its failures depend on."""
+
+    def kept(self, layer: str, name: object, look: Callable[[], Iterable[str]]) -> Iterator[str]:
+        """Yield what is known by this name, or each finding once; all of them are kept."""
+        if (layer, name) in self.found:
+            yield from self.found[layer, name]
+            return
+        found: list[str] = []
+        for what in look():
+            if what not in found:
+                found.append(what)
+                yield what
+        self.found[layer, name] = found  # a caller that stops at the first gets no further
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,15 +126,13 @@ def audit_kind(
     >>> audit.verdict, audit.charged, round(audit.worst, 9)
     ('holds', Fraction(1, 2), 0.5)
     """
-    answers = kind.evidence.answers
-    findings = _Findings.of(kind, Memo() if memo is None else memo)
-    failures = tuple(findings.failures(samples, longest, randomness))
-    inner: Any = innermost(kind)
-    private = bool(kind.releases[0].epsilon)
+    seeded = SeededRandomness("audit") if randomness is None else randomness
+    findings = Findings(kind, samples, longest, Memo() if memo is None else memo, seeded)
+    failures, private = tuple(findings.failures()), findings.private
     return Audit(
-        learner=str(inner),
-        actions=len(findings.kind.actions) if answers == "action" else len(kind.actions),
-        configured=dict(inner.options).get("epsilon", "∞"),
+        learner=str(innermost(kind)),
+        actions=len(findings.told.actions),
+        configured=dict(kind.recipe.options).get("epsilon", "∞"),
         charged=findings.charged if private else None,
         worst=findings.worst if private else inf,
         samples=samples if private else 0,
@@ -137,48 +140,53 @@ def audit_kind(
     )
 
 
-def first_failure(kind: Kind, *, samples: int, longest: int, memo: Memo) -> str | None:
-    """What `audit_kind` finds first, if anything; it ends there."""
-    return next(_Findings.of(kind, memo).failures(samples, longest, None), None)
-
-
 @dataclass(slots=True)
-class _Findings:
-    """Runs the layers one after the other, the quick ones first."""
+class Findings:
+    """What each layer finds of a kind, and the highest of the numbers that it compares.
 
-    kind: Kind  # of few actions
-    whole: Kind
-    memo: Memo
+    Every layer is a method that yields its failures one by one, so that a caller can stop at the
+    first.
+    """
+
+    kind: Kind
+    samples: int
+    longest: int
+    memo: Memo = field(default_factory=Memo)
+    seeded: Randomness = field(default_factory=lambda: SeededRandomness("audit"))
     worst: float = 0.0
     charged: Fraction = Fraction(0)
+    few: Kind = field(init=False)  # of so few actions that streams can be enumerated
+    told: Kind = field(init=False)  # of as many as stories are told of
 
-    @classmethod
-    def of(cls, kind: Kind, memo: Memo) -> _Findings:
-        """Nothing yet."""
-        kind = in_short_blocks(kind)
-        most = MOST_ACTIONS[kind.evidence.answers]
-        return cls(of_actions(kind, min(most, len(kind.actions))), kind, memo)
+    def __post_init__(self) -> None:
+        """Bring the kind to a size for each layer."""
+        self.kind = in_short_blocks(self.kind)
+        answers = self.kind.evidence.answers
+        self.few = of_actions(self.kind, min(MOST_ACTIONS[answers], len(self.kind.actions)))
+        self.told = self.few if answers == "action" else self.kind
 
-    def failures(self, samples: int, longest: int, randomness: Randomness | None) -> Iterator[str]:
-        """Yield what each layer finds, one by one, so that a caller can stop at the first."""
-        if self.kind.releases[0].epsilon:
-            yield from self.of_streams()
-            yield from self.of_choices(longest)
-            seeded = randomness or SeededRandomness("audit")
-            short = _on_short_blocks(self.kind)
-            yield from self.of_samples(sample(short, randomness=seeded, samples=samples))
-            long = max(_FEWEST_LONG, samples // _SHARE_OF_LONG[self.kind.evidence.answers])
-            system = SystemRandomness()
-            sampled = sample(self.kind, randomness=system, samples=long, longest=longest)
-            yield from self.of_samples(sampled, "long blocks: ")
-            yield from _kept(self.memo.bits, None, flaws_of_system_bits)
-        yield from self.of_content()
-        yield from self.of_long_blocks(longest)
+    @property
+    def private(self) -> bool:
+        """Whether its releases are private."""
+        return bool(self.kind.releases[0].epsilon)
+
+    def failures(self) -> Iterator[str]:
+        """Yield what every layer finds, the quick ones first."""
+        for layer in (LAYERS if self.private else OF_ENGINES).values():
+            yield from layer(self)
 
     def of_streams(self) -> Iterator[str]:
         """Layer 1: every replacement in every short stream against what its slot was charged."""
-        kind = _on_short_blocks(self.kind)
-        for design in [*designs(kind), *slots_alone(kind)]:
+        return self.of_designs(designs)
+
+    def of_lone_slots(self) -> Iterator[str]:
+        """Layer 1: the same of a stream whose slots come alone."""
+        return self.of_designs(slots_alone)
+
+    def of_designs(self, designs: Callable[[Kind], Iterable[Design]]) -> Iterator[str]:
+        """Layer 1: every replacement in these streams."""
+        kind = _on_short_blocks(self.few)
+        for design in designs(kind):
             name = structure_of(kind), design.slots, design.alone
             if name not in self.memo.exposures:
                 self.memo.exposures[name] = exposed(kind, design)
@@ -192,60 +200,89 @@ class _Findings:
                 where = f"slot {slot} of {design.slots}"
                 yield f"{where}: log-ratio {ratios[slot]:.4g} > {paid[slot]}"
 
-    def of_choices(self, longest: int) -> Iterator[str]:
-        """Layers 1 and 2: one choice after long blocks, and among many actions or rows."""
-        first = self.kind.releases[0]
-        law, charge = blank_law(self.kind, first.name), first.epsilon
-        if not isinstance(law, Choice) or not charge:
+    def of_sums(self) -> Iterator[str]:
+        """Layer 1: one choice after long blocks, and among many actions."""
+        if not isinstance(blank_law(self.few, self.few.releases[0].name), Choice):
             return
-        ratios = {f"{longest} slots": (sweep(self.kind, longest=longest), charge)}
-        wide = of_actions(self.whole, min(MOST_ACTIONS_SWEPT, len(self.whole.actions)))
-        if len(wide.actions) > len(self.kind.actions) and wide.releases[0].epsilon:
-            many = f"{len(wide.actions)} actions"
-            ratios[many] = sweep_wide(wide, longest=longest), wide.releases[0].epsilon
-        for what, (ratio, allowed) in ratios.items():
+        wide = of_actions(self.kind, min(MOST_ACTIONS_SWEPT, len(self.kind.actions)))
+        asked = {f"{self.longest} slots": (sweep, self.few)}
+        if len(wide.actions) > len(self.few.actions):
+            asked[f"{len(wide.actions)} actions"] = sweep_wide, wide
+        for what, (swept, kind) in asked.items():
+            ratio, charge = swept(kind, longest=self.longest), kind.releases[0].epsilon
             self.worst = max(self.worst, ratio)
-            if ratio > allowed + TOLERANCE:
-                yield f"{what}: log-ratio {ratio:.4g} > {allowed}"
-        mechanism = law.mechanism
-        yield from _kept(self.memo.races, mechanism.name, lambda: flaws_of_races(mechanism))
+            if ratio > charge + TOLERANCE:
+                yield f"{what}: log-ratio {ratio:.4g} > {charge}"
 
-    def of_samples(self, tests: Iterable[tuple[str, Chi2]], where: str = "") -> Iterator[str]:
-        """Layer 2: note what a χ² statistic beyond its limit accuses, once each."""
-        accused = set()
-        for what, fit in tests:
-            if not fit.passed and what not in accused:
-                accused.add(what)
-                yield f"{where}{what}: χ² {fit.statistic:.6g} > {fit.limit:.6g}"
+    def of_races(self) -> Iterator[str]:
+        """Layer 2: choices among very many actions, or of very many rows."""
+        law = blank_law(self.few, self.few.releases[0].name)
+        if isinstance(law, Choice):
+            mechanism = law.mechanism
+            yield from self.memo.kept("races", mechanism.name, lambda: flaws_of_races(mechanism))
+
+    def of_samples(self) -> Iterator[str]:
+        """Layer 2: releases of short blocks against their law, from outside."""
+        kind = _on_short_blocks(self.few)
+        return _accused(sample(kind, randomness=self.seeded, samples=self.samples))
+
+    def of_long_samples(self) -> Iterator[str]:
+        """Layer 2: releases of long blocks, under the bits of production."""
+        share = _SHARE_OF_LONG[self.kind.evidence.answers]
+        tests = sample(
+            self.few, randomness=SystemRandomness(), longest=self.longest,
+            samples=max(_FEWEST_LONG, self.samples // share),
+        )  # fmt: skip
+        return (f"long blocks: {what}" for what in _accused(tests))
+
+    def of_bits(self) -> Iterator[str]:
+        """Layer 2: the bits of production, which all kinds draw."""
+        return self.memo.kept("bits", None, flaws_of_system_bits)
 
     def of_content(self) -> Iterator[str]:
         """Layer 4: only charged releases may depend on content."""
-        found = _kept(self.memo.leaks, structure_of(self.kind), lambda: each_leak(self.kind))
-        yield from (f"depends on content: {what}" for what in found)
+        found = self.memo.kept("content", structure_of(self.few), lambda: leaks(self.few))
+        return (f"depends on content: {what}" for what in found)
 
-    def of_long_blocks(self, longest: int) -> Iterator[str]:
-        """Layer 2: every draw of the shipped engine in long blocks against the log and the bits."""
-        few = self.kind if self.kind.evidence.answers == "action" else self.whole
-        name, known = (structure_of(few), longest), self.memo.engines
-        yield from _kept(known, name, partial(at_its_size, few, longest, SystemRandomness()))
-        for story, other in other_sizes(self.whole):
-            size = story.name, structure_of(other)
-            yield from _kept(known, size, partial(at_another_size, story, other))
+    def of_story(self, name: str) -> Iterator[str]:
+        """Layer 2: every draw of the shipped engine in a story against the log and the bits."""
+        telling, kind, longest = TELLINGS[name], self.told, self.longest
+        look = partial(telling.faults, kind, longest, SystemRandomness())
+        return self.memo.kept(name, (structure_of(telling.of(kind)), longest), look)
 
 
-def _kept(
-    known: dict[Name, list[str]], name: Name, look: Callable[[], Iterable[str]]
-) -> Iterator[str]:
-    """Yield what is known by this name, or each finding once; all of them are kept."""
-    if name in known:
-        yield from known[name]
-        return
-    found: list[str] = []
-    for what in look():
-        if what not in found:
-            found.append(what)
-            yield what
-    known[name] = found  # a caller that stops at the first gets no further than there
+Layer = Callable[[Findings], Iterator[str]]
+
+OF_ENGINES: Mapping[str, Layer] = MappingProxyType(
+    {
+        "content": Findings.of_content,
+        **{name: partial(Findings.of_story, name=name) for name in TELLINGS},
+    }
+)
+"""The layers that every kind goes through."""
+
+LAYERS: Mapping[str, Layer] = MappingProxyType(
+    {
+        "streams": Findings.of_streams,
+        "lone slots": Findings.of_lone_slots,
+        "sums": Findings.of_sums,
+        "races": Findings.of_races,
+        "samples": Findings.of_samples,
+        "long samples": Findings.of_long_samples,
+        "bits": Findings.of_bits,
+        **OF_ENGINES,
+    }
+)
+"""The layers that a private kind goes through, in their order."""
+
+
+def _accused(tests: Iterable[tuple[str, Chi2]]) -> Iterator[str]:
+    """What a χ² statistic beyond its limit accuses, once each."""
+    accused = set()
+    for what, fit in tests:
+        if not fit.passed and what not in accused:
+            accused.add(what)
+            yield f"{what}: χ² {fit.statistic:.6g} > {fit.limit:.6g}"
 
 
 def structure_of(kind: Kind) -> object:

@@ -8,7 +8,7 @@ sees the same under seeded bits and under the system's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from streamdp.core.arrays import Columns, Ints, Words
 from streamdp.core.bank import Gathered
 from streamdp.core.engine import Engine
-from streamdp.core.events import Key
+from streamdp.core.events import OPENING, Key
 from streamdp.core.kinds.kind import BitsOf, SlotAdder, SlotContents
 from streamdp.core.randomness import Bits
 from streamdp.core.segments import BatchSlots
@@ -28,27 +28,26 @@ from streamdp.lab.audit.neighbours import Neighbours, neighbours_of
 class Drawing:
     """One call of `draw`, or of `opening`."""
 
-    at: int  # its place among all that was noted
     name: str
-    keys: Ints  # R: numbers of keys
+    keys: Sequence[Key]  # R
     born: Ints
-    blocks: Ints
+    block: Ints
     private: dict[str, Ints]
     public: dict[str, Ints]
     words: Words  # R × as many as its law reads first
     released: Ints
-    again: Ints | None  # drawn once more from the same columns and bits
+    again: Ints | None = None  # drawn once more from the same columns and bits
 
 
 @dataclass(frozen=True, slots=True)
 class Toss:
-    """Windows or coins that were drawn: for blocks, or for slots."""
+    """Windows that were drawn for blocks, or coins for slots."""
 
-    at: int
     purpose: int
-    keys: Ints
+    keys: Sequence[Key]
     born: Ints
-    indices: Ints
+    block: Ints
+    indices: Ints  # of blocks or of slots
     words: Words
 
 
@@ -56,22 +55,20 @@ class Toss:
 class Watch:
     """All that was noted of a story's engines, one after the other."""
 
-    keys: dict[Key, int]
     engine: Engine | None = None
-    drawings: list[Drawing] = field(default_factory=list)
-    tosses: list[Toss] = field(default_factory=list)
+    noted: list[Drawing | Toss] = field(default_factory=list)
     strange: list[str] = field(default_factory=list)  # events that should be impossible
 
-    def noted(self) -> int:
-        """How much was noted so far."""
-        return len(self.drawings) + len(self.tosses)
+    def drawings(self, name: str) -> list[Drawing]:
+        """The draws of one name."""
+        return [one for one in self.noted if isinstance(one, Drawing) and one.name == name]
 
-    def rows(self, rows: Ints | slice) -> tuple[Ints, Ints, Ints]:
-        """The numbers of the keys of some rows, since when they live, and their blocks."""
+    def rows(self, rows: Ints | slice) -> tuple[list[Key], Ints, Ints]:
+        """The keys of some rows, since when they live, and their blocks."""
         assert self.engine is not None, "an engine is watched from its first record on"
         bank = self.engine._bank
         some = np.arange(len(bank))[rows]
-        keys = np.array([self.keys[bank.keys[row]] for row in some.tolist()], dtype=np.int64)
+        keys = [bank.keys[row] for row in some.tolist()]
         return keys, bank.born[some].copy(), bank.block[some].copy()
 
 
@@ -93,13 +90,9 @@ class Watched(Around):
         count = len(self.watch.engine or ())
         keys, born, _ = self.watch.rows(slice(count - rows, count))
         words = taken[-1].words(0, 1) if taken else np.zeros((rows, 0), dtype=np.uint64)
-        none, blocks = dict[str, Ints](), np.full(rows, -1)
-        self.watch.drawings.append(
-            Drawing(
-                self.watch.noted(), "opening", keys, born, blocks, none, none, words,
-                opened.copy(), None,
-            )
-        )  # fmt: skip
+        self.watch.noted.append(
+            Drawing(OPENING, keys, born, np.full(rows, -1), {}, {}, words, opened.copy())
+        )
         return opened
 
     def draw(
@@ -118,10 +111,8 @@ class Watched(Around):
             words = taken[0].words(0, law.words)
         if taken and not law.known:
             again = self.inner.draw(name, *had, lambda of: taken[0])
-        keys, born, blocks = watch.rows(private._rows)
-        watch.drawings.append(
-            Drawing(watch.noted(), name, keys, born, blocks, *had, words, released.copy(), again)
-        )
+        keys, born, block = watch.rows(private._rows)
+        watch.noted.append(Drawing(name, keys, born, block, *had, words, released.copy(), again))
         return released
 
     def adder(self, private: Columns) -> SlotAdder:
@@ -144,9 +135,8 @@ class _WatchedAdder:
 
         def noted(purpose: int, rows: Ints, indices: Ints) -> Bits:
             drawn, words = bits(purpose, rows, indices), self.tosses.get(purpose, 1)
-            keys, born, _ = watch.rows(rows)
             read = drawn.words(0, words)
-            watch.tosses.append(Toss(watch.noted(), purpose, keys, born, indices.copy(), read))
+            watch.noted.append(Toss(purpose, *watch.rows(rows), indices.copy(), read))
             return drawn
 
         return self.inner.contents(slots, noted)
@@ -155,9 +145,3 @@ class _WatchedAdder:
 def _kept(taken: list[Bits], bits: Bits) -> Bits:
     taken.append(bits)
     return bits
-
-
-def in_order(watch: Watch) -> Iterator[Drawing | Toss]:
-    """Everything that was noted, in order."""
-    noted: list[Drawing | Toss] = [*watch.drawings, *watch.tosses]
-    return iter(sorted(noted, key=lambda one: one.at))

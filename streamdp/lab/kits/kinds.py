@@ -36,7 +36,7 @@ from streamdp.core.kinds.recipe import config_of
 from streamdp.core.learners.recipes import OBSERVED, kind_of
 from streamdp.core.randomness import SeededRandomness
 from streamdp.core.releases import Release
-from streamdp.lab.audit import Memo, first_failure, neighbours_of
+from streamdp.lab.audit import Findings, Memo, neighbours_of
 from streamdp.lab.audit.neighbours import in_short_blocks
 from streamdp.lab.audit.stories import made_up
 
@@ -68,8 +68,8 @@ def check_kind(learner: Kind, *, memo: Memo | None = None) -> None:
     for step in (1, 2, 7, 32):
         cut = _run(learner, [log.part(slice(at, at + step)) for at in range(0, SLOTS, step)])
         require(cut == whole, "no cut changes a release or a row", learner)
-    known = Memo() if memo is None else memo
-    failure = first_failure(learner, samples=_DRAWN_KEYS, longest=_LONG_BLOCK, memo=known)
+    findings = Findings(learner, _DRAWN_KEYS, _LONG_BLOCK, Memo() if memo is None else memo)
+    failure = next(findings.failures(), None)
     require(failure is None, f"the audit: {failure}", learner)
 
 

@@ -1,8 +1,7 @@
 """Broken variants of the engine's feedback that only long stories, or a look at bits, can show.
 
-They are wrong only where blocks are long, slots come alone, engines are rebuilt, keys go idle, keys
-have a crowd, numbers are very many, or bits are the system's. An audit that enumerates and samples
-short blocks passes them all.
+They are wrong only where blocks are long, slots come alone, engines are rebuilt, keys go idle,
+numbers are very many, or bits are the system's.
 """
 
 from __future__ import annotations
@@ -35,24 +34,19 @@ from streamdp.core.snapshot import Layout
 from streamdp.lab.audit.around import Around
 from streamdp.lab.audit.neighbours import innermost
 from tests.support.batches import changed
-from tests.support.engine_mutants import MUTANTS as ENGINE_MUTANTS
-from tests.support.engine_mutants import Mutant, Patch
-from tests.support.feedback_mutants import (
-    MUTANTS,
-    made,
-    mutant,
-    of_tables,
-    with_batch,
-    with_contents,
-)
 from tests.support.histories import history_after
-
-__all__ = ["MUTANTS", "NAMING"]
-
-story = partial(mutant, layer="stories")
+from tests.support.mutants.feedback import with_batch, with_contents
+from tests.support.mutants.table import BY_HEADER, TABLES_BY_HEADER, mutant
 
 _LATE = 4  # blocks before this one are short enough to be enumerated or sampled
 _OTHER = "sums: (drawn from other sums than the log's|the release is not what was drawn)"
+
+everywhere = partial(mutant, BY_HEADER, layer="nulls everywhere")
+from_outside = partial(
+    mutant, layer="long samples", said="long blocks: noise does not follow the law of its scale"
+)
+alone = partial(mutant, BY_HEADER, layer="slot by slot")
+idle = partial(mutant, BY_HEADER, layer="idle keys")
 
 
 def _late(self: Fresh, rows: Ints) -> Ints:
@@ -73,12 +67,12 @@ def _with_noise(patch: pytest.MonkeyPatch, changed: Callable[[Fresh, Ints, Ints]
     patch.setattr(Fresh, "released", other)
 
 
-@story(f"nulls at every place, seeded: block .*{_OTHER}")
+@everywhere(said=_OTHER)
 def releases_late_blocks_without_noise(patch: pytest.MonkeyPatch) -> None:
     _with_noise(patch, lambda self, rows, noise: noise * (1 - _late(self, rows)))
 
 
-@story(f"nulls at every place, seeded: block .*{_OTHER}")
+@everywhere(said=_OTHER)
 def gives_the_null_key_no_noise(patch: pytest.MonkeyPatch) -> None:
     def keyed(self: Fresh, rows: Ints, noise: Ints) -> Ints:
         kept: Ints = noise * np.array([[self.bank.keys[row] is not None] for row in rows.tolist()])
@@ -87,7 +81,7 @@ def gives_the_null_key_no_noise(patch: pytest.MonkeyPatch) -> None:
     _with_noise(patch, keyed)
 
 
-@story(f"nulls at every place, seeded: block .*{_OTHER}")
+@everywhere(said=_OTHER)
 def gives_the_last_arm_no_noise_in_late_blocks(patch: pytest.MonkeyPatch) -> None:
     def sparing(self: Fresh, rows: Ints, noise: Ints) -> Ints:
         last = np.arange(noise.shape[1]) == noise.shape[1] - 1
@@ -97,7 +91,8 @@ def gives_the_last_arm_no_noise_in_late_blocks(patch: pytest.MonkeyPatch) -> Non
     _with_noise(patch, sparing)
 
 
-@story(f"few keys, system bits, slot by slot: block .*{_OTHER}")
+@from_outside(BY_HEADER, samples=200_000)
+@alone(said=_OTHER)
 def draws_late_blocks_again_where_noise_is_large(patch: pytest.MonkeyPatch) -> None:
     """Under the system's bits: the smaller of two draws, in long blocks."""
 
@@ -114,7 +109,7 @@ def draws_late_blocks_again_where_noise_is_large(patch: pytest.MonkeyPatch) -> N
     _with_noise(patch, smaller)
 
 
-@mutant("long blocks: noise does not follow the law of its scale", layer="exact")
+@from_outside(BY_HEADER)
 def gives_late_blocks_noise_while_it_is_watched(patch: pytest.MonkeyPatch) -> None:
     def posing(self: Fresh, rows: Ints, noise: Ints) -> Ints:
         return noise * (1 - _late(self, rows) * isinstance(self.randomness, SystemRandomness))
@@ -122,7 +117,7 @@ def gives_late_blocks_noise_while_it_is_watched(patch: pytest.MonkeyPatch) -> No
     _with_noise(patch, posing)
 
 
-@story(f"nulls at every place, seeded: block .*{_OTHER}")
+@everywhere(said=_OTHER)
 def nulls_frames_whole(patch: pytest.MonkeyPatch) -> None:
     """A row that teaches nothing takes its record's other rows with it: one event, many slots."""
     apply_batch = Engine.apply_batch
@@ -134,7 +129,7 @@ def nulls_frames_whole(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Engine, "apply_batch", strict)
 
 
-@story("unwatched and in one batch: sums: other releases")
+@everywhere(said="unwatched and in one batch: sums: other releases")
 def gives_late_blocks_noise_while_it_is_witnessed(patch: pytest.MonkeyPatch) -> None:
     def posing(self: Fresh, rows: Ints, noise: Ints) -> Ints:
         return noise * (1 - _late(self, rows) * (not isinstance(self.kind, Around)))
@@ -142,7 +137,7 @@ def gives_late_blocks_noise_while_it_is_witnessed(patch: pytest.MonkeyPatch) -> 
     _with_noise(patch, posing)
 
 
-@story("sums: not drawn exactly once for each release")
+@everywhere(said="sums: not drawn exactly once for each release")
 def adds_the_noise_of_the_block_before(patch: pytest.MonkeyPatch) -> None:
     """The difference of two releases is then exact."""
     released, kept = Fresh.released, dict[int, Ints]()
@@ -161,7 +156,7 @@ def adds_the_noise_of_the_block_before(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Fresh, "released", repeating)
 
 
-@story("random words come twice")
+@everywhere(said="random words come twice")
 def draws_late_blocks_from_the_bits_of_the_first(patch: pytest.MonkeyPatch) -> None:
     bits = Fresh.bits
 
@@ -171,7 +166,7 @@ def draws_late_blocks_from_the_bits_of_the_first(patch: pytest.MonkeyPatch) -> N
     patch.setattr(Fresh, "bits", first)
 
 
-@mutant("thousands of actions, seeded: block .*not what its law and bits say", layer="sizes")
+@mutant(BY_HEADER, layer="thousands of actions", said="not what its law and bits say")
 def gives_later_parts_of_a_draw_the_bits_of_the_first(patch: pytest.MonkeyPatch) -> None:
     """Only draws of more than 2**18 words are made in parts."""
     part = CounterBits.part
@@ -182,7 +177,7 @@ def gives_later_parts_of_a_draw_the_bits_of_the_first(patch: pytest.MonkeyPatch)
     patch.setattr(CounterBits, "part", first)
 
 
-@story(f"few keys, system bits, slot by slot: block .*{_OTHER}")
+@alone(said=_OTHER)
 def counts_a_lone_slot_tenfold(patch: pytest.MonkeyPatch) -> None:
     """One event inside a block costs ten times its charge."""
 
@@ -197,7 +192,7 @@ def _inside_alone(slots: BatchSlots) -> bool:
     return len(slots.batch.index) == 1 and not slots.segments.closes[0]
 
 
-@story(f"few keys, system bits, slot by slot: block .*{_OTHER}")
+@alone(said=_OTHER)
 def does_not_clip_the_gain_of_a_lone_slot(patch: pytest.MonkeyPatch) -> None:
     def unclipped(slots: BatchSlots, added: FeedbackContents) -> None:
         if _inside_alone(slots):
@@ -206,7 +201,7 @@ def does_not_clip_the_gain_of_a_lone_slot(patch: pytest.MonkeyPatch) -> None:
     with_contents(patch, unclipped)
 
 
-@story(f"few keys, system bits, slot by slot: block .*{_OTHER}")
+@alone(said=_OTHER)
 def weights_lone_slots_by_propensity(patch: pytest.MonkeyPatch) -> None:
     """By 1/p, before the noise: p is the chance that the action had, which falls in a block."""
 
@@ -217,7 +212,7 @@ def weights_lone_slots_by_propensity(patch: pytest.MonkeyPatch) -> None:
     with_contents(patch, weighted)
 
 
-@story(f"few keys, system bits, slot by slot: block .*{_OTHER}")
+@alone(said=_OTHER)
 def imputes_a_lone_null_from_the_slot_before(patch: pytest.MonkeyPatch) -> None:
     before = [NO_ARM]
 
@@ -232,7 +227,7 @@ def imputes_a_lone_null_from_the_slot_before(patch: pytest.MonkeyPatch) -> None:
     with_batch(patch, imputing)
 
 
-@story(f"few keys, system bits, slot by slot: block .*{_OTHER}")
+@alone(said=_OTHER)
 def counts_twice_a_lone_slot_that_ends_its_block(patch: pytest.MonkeyPatch) -> None:
     """From the third block on."""
 
@@ -244,7 +239,7 @@ def counts_twice_a_lone_slot_that_ends_its_block(patch: pytest.MonkeyPatch) -> N
     with_contents(patch, twice)
 
 
-@story("few keys, system bits, slot by slot: sums: a block is not released exactly once")
+@alone(said="sums: a block is not released exactly once")
 def drops_a_lone_null(patch: pytest.MonkeyPatch) -> None:
     """A slot that shows no known action is not taken: all later blocks move (P1)."""
     note = Alone.note
@@ -256,7 +251,7 @@ def drops_a_lone_null(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Alone, "note", dropping)
 
 
-@story("few keys, system bits, slot by slot: block .*: sums: it names other slots or records")
+@alone(said="sums: it names other slots or records")
 def names_no_record_that_begins_a_block_alone(patch: pytest.MonkeyPatch) -> None:
     note = Alone.note
 
@@ -269,7 +264,7 @@ def names_no_record_that_begins_a_block_alone(patch: pytest.MonkeyPatch) -> None
     patch.setattr(Alone, "note", forgetful)
 
 
-@story(f"few keys, system bits, slot by slot: block .*{_OTHER}|refuses to go on")
+@alone(said=f"{_OTHER}|refuses to go on")
 def counts_lone_slots_twice_when_it_reads_them_again(patch: pytest.MonkeyPatch) -> None:
     """Only a rebuilt engine's open blocks are wrong."""
     feed = Rebuilding.feed
@@ -286,7 +281,7 @@ def counts_lone_slots_twice_when_it_reads_them_again(patch: pytest.MonkeyPatch) 
     patch.setattr(Rebuilding, "feed", twice)
 
 
-@story("sums: not drawn exactly once for each release")
+@alone(said="sums: not drawn exactly once for each release")
 def draws_again_what_it_rebuilds(patch: pytest.MonkeyPatch) -> None:
     """Later policies follow from sums that nobody recorded: each block is drawn from twice."""
 
@@ -304,7 +299,7 @@ def draws_again_what_it_rebuilds(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FromRecord, "released", released)
 
 
-@story("refuses to go on")
+@everywhere(said="refuses to go on")
 def says_that_rows_are_newer_than_they_are(patch: pytest.MonkeyPatch) -> None:
     """A rebuild would leave out a record: all later blocks would move."""
     encode = snapshot.encode
@@ -315,7 +310,7 @@ def says_that_rows_are_newer_than_they_are(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(snapshot, "encode", ahead)
 
 
-@story(f"idle keys, seeded: block .*{_OTHER}")
+@idle(said=_OTHER)
 def lets_new_rows_inherit_the_sums_of_dropped_ones(patch: pytest.MonkeyPatch) -> None:
     """An abandoned block goes into a block of the next key that opens (P9)."""
     keep = Bank.keep
@@ -328,7 +323,7 @@ def lets_new_rows_inherit_the_sums_of_dropped_ones(patch: pytest.MonkeyPatch) ->
     patch.setattr(Bank, "keep", keeping)
 
 
-@story("idle keys, seeded: a key carries over another history")
+@idle(said="a key carries over another history")
 def carries_over_what_the_open_block_held(patch: pytest.MonkeyPatch) -> None:
     """The policy that a key comes back to follows from sums that were never released."""
     known = Engine.known
@@ -347,7 +342,7 @@ def carries_over_what_the_open_block_held(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Engine, "known", knowing)
 
 
-@story("idle keys, seeded: (a key does not open exactly once|the engine refuses to go on)")
+@idle(said="a key does not open exactly once|the engine refuses to go on")
 def drops_only_keys_whose_open_sums_are_small(patch: pytest.MonkeyPatch) -> None:
     """When a key opens again follows from content."""
     drop = Engine._drop
@@ -361,7 +356,7 @@ def drops_only_keys_whose_open_sums_are_small(patch: pytest.MonkeyPatch) -> None
     patch.setattr(Engine, "_drop", dropping)
 
 
-@story("what is in force does not follow from the releases")
+@mutant(BY_HEADER, layer="epochs", said="what is in force does not follow from the releases")
 def answers_by_open_sums(patch: pytest.MonkeyPatch) -> None:
     """What a client is told follows from sums without noise; what is released does not."""
     in_force = Engine.in_force
@@ -377,7 +372,7 @@ def answers_by_open_sums(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Engine, "in_force", answering)
 
 
-@story("it says another charge than the kind's")
+@everywhere(said="it says another charge than the kind's")
 def says_half_of_what_a_block_costs(patch: pytest.MonkeyPatch) -> None:
     """On the ledger's lines, from which others compute what is left."""
     of = Releasing.of
@@ -389,27 +384,12 @@ def says_half_of_what_a_block_costs(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Releasing, "of", halving)
 
 
-@story("the ledger does not say what its blocks cost")
-def lets_late_blocks_go_free(patch: pytest.MonkeyPatch) -> None:
-    ENGINE_MUTANTS["lets_long_blocks_go_free"].patch(patch)
+# -- columns that get names later, also in contexts ------------------------------------------------
+
+naming = partial(mutant, BY_HEADER, TABLES_BY_HEADER, layer="new names", longest=8)
 
 
-def of_names(said: str) -> Callable[[Patch], Patch]:
-    """What is wrong only where columns get names later, also in contexts."""
-
-    def registered(patch: Patch) -> Patch:
-        for of, kind in (("", made()), (" in contexts", of_tables("header"))):
-            broken = Mutant(patch, kind, f"new names, seeded: {said}", "stories", longest=8)
-            MUTANTS[f"{patch.__name__}{of}"] = NAMING[f"{patch.__name__}{of}"] = broken
-        return patch
-
-    return registered
-
-
-NAMING: dict[str, Mutant] = {}
-
-
-@of_names("a policy has a part for what is not allowed or has no name")
+@naming(said="a policy has a part for what is not allowed or has no name")
 def gives_columns_without_a_name_a_floor(patch: pytest.MonkeyPatch) -> None:
     sums, tables = ReleasedSums.in_force, ReleasedTables.in_force
 
@@ -427,7 +407,7 @@ def gives_columns_without_a_name_a_floor(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReleasedTables, "in_force", in_cells)
 
 
-@of_names("(what is in force at an opening is not what it says|a release does not say)")
+@naming(said="what is in force at an opening is not what it says|a release does not say")
 def knows_a_name_before_its_position(patch: pytest.MonkeyPatch) -> None:
     """The first of those that come, from the log's first record on."""
     apply_batch = Engine.apply_batch
@@ -442,13 +422,3 @@ def knows_a_name_before_its_position(patch: pytest.MonkeyPatch) -> None:
         return apply_batch(self, batch)
 
     patch.setattr(Engine, "apply_batch", early)
-
-
-@mutant("words of system bits come twice", layer="bits")
-def repeats_rows_of_system_bits(patch: pytest.MonkeyPatch) -> None:
-    ENGINE_MUTANTS["repeats_rows_of_system_bits"].patch(patch)
-
-
-@mutant("not AES-256 under the 32 bytes of entropy", layer="bits")
-def keys_bits_with_four_bytes(patch: pytest.MonkeyPatch) -> None:
-    ENGINE_MUTANTS["keys_bits_with_four_bytes"].patch(patch)

@@ -1,17 +1,12 @@
-"""Engines that are not what their ledger says, in ways that short streams do not show.
-
-Each one changes the shipped code through a `MonkeyPatch`, and says which learner it spoils. None of
-them was found by an audit that enumerates streams of three blocks, sweeps single selections and
-samples two blocks under seeded bits; nor the last ones, of events that come alone and of late
-blocks, by one that goes through a few slots alone and through blocks of up to 256 slots.
-"""
+"""Engines that are not what their ledger says of losses, in ways that short streams do not show."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from hashlib import blake2b
 
 import numpy as np
@@ -26,11 +21,11 @@ from streamdp.core.engine.rebuilding import Rebuilding
 from streamdp.core.engine.releasing import Fresh
 from streamdp.core.events import ACTION, Batch, Key
 from streamdp.core.grid import UNIT, Quantiser, quantise
-from streamdp.core.kinds.estimates import Estimate, estimate
-from streamdp.core.kinds.kind import BitsOf, Kind
+from streamdp.core.kinds.estimates import estimate
+from streamdp.core.kinds.kind import BitsOf
 from streamdp.core.kinds.losses import LossAdder, LossContents
 from streamdp.core.kinds.tariff import Tariff
-from streamdp.core.learners import Leader, learner_of
+from streamdp.core.learners import Leader
 from streamdp.core.noise import discrete_laplace
 from streamdp.core.randomness import Bits, CounterBits, Purpose, SystemRandomness
 from streamdp.core.releases import Releases
@@ -41,53 +36,28 @@ from streamdp.core.snapshot import Loading
 from streamdp.lab.audit.around import Around
 from streamdp.lab.audit.neighbours import innermost
 from tests.support.batches import changed
+from tests.support.mutants.table import BY_HEADER, INCUMBENT, PREFIX, mutant, of_losses
 
-Patch = Callable[[pytest.MonkeyPatch], None]
-
-INCUMBENT = {"recipe": "incumbent_leader"}
-PREFIX = {"recipe": "prefix_softmax", "cap": "none"}
-LAPLACE = {"recipe": "noisy_leader", "noise": "laplace"}
-ESTIMATES = (estimate("block_regret", epsilon="1/4", min_length=30),)
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """A broken engine, and the kind that it breaks."""
-
-    patch: Patch
-    kind: Kind
-    said: str  # what the audit finds
-    layer: str  # which of its layers: "exact", "stories", "alone", "sizes", "bits" or "races"
-    longest: int = 64  # the blocks in which it shows
+LAPLACE = of_losses(recipe="noisy_leader", noise="laplace")
+REGRET = INCUMBENT.with_estimates([estimate("block_regret", epsilon="1/4", min_length=30)])
+OTHER_SUMS = "drawn from other (sums|window) than the log's"
+OTHER_ACTION = "drawn with other action than earlier releases say"
+ANOTHER_RELEASE = "not drawn exactly once|the release is not what was drawn"
 
 
-MUTANTS: dict[str, Mutant] = {}
-
-
-def mutant(
-    options: Mapping[str, str],
-    *,
-    said: str,
-    layer: str = "stories",
-    estimates: tuple[Estimate, ...] = (),
-    longest: int = 64,
-) -> Callable[[Patch], Patch]:
-    """Register a mutant under its function's name."""
-
-    def registered(patch: Patch) -> Patch:
-        kind = learner_of({**options, "epsilon": "1"}, actions=["a", "b"])
-        MUTANTS[patch.__name__] = Mutant(
-            patch, kind.with_estimates(estimates), said, layer, longest
-        )
-        return patch
-
-    return registered
+everywhere = partial(mutant, layer="nulls everywhere")
+alone = partial(mutant, layer="slot by slot", said=OTHER_SUMS, longest=256)
+from_outside = partial(
+    mutant, layer="long samples", said="releases do not follow their law", samples=20_000
+)
+"""Nothing stands between the engine and its bits: what comes out does not follow the law."""
 
 
 # -- what an outside look found -------------------------------------------------------------------
 
 
-@mutant(PREFIX, said="drawn from other (sums|window) than the log's")
+@from_outside(PREFIX)
+@everywhere(PREFIX, said=OTHER_SUMS)
 def shortens_the_window_of_a_block_that_begins_with_a_null(patch: pytest.MonkeyPatch) -> None:
     windows = LossAdder._windows
 
@@ -125,7 +95,8 @@ def lengths_of(self: Fresh, rows: Ints) -> Ints:
     return self.kind.schedule.lengths(self.bank.block[rows])
 
 
-@mutant(INCUMBENT, said="drawn with other action than earlier releases say")
+@from_outside(INCUMBENT)
+@everywhere(INCUMBENT, said=OTHER_ACTION)
 def favours_the_best_of_long_blocks(patch: pytest.MonkeyPatch) -> None:
     """The bonus goes to the action with the least raw sum, in blocks of 40 slots and more."""
 
@@ -140,7 +111,7 @@ def favours_the_best_of_long_blocks(patch: pytest.MonkeyPatch) -> None:
     with_votes(patch, favouring)
 
 
-@mutant(INCUMBENT, said="words of system bits come twice", layer="bits")
+@mutant(INCUMBENT, layer="bits", said="words of system bits come twice")
 def repeats_rows_of_system_bits(patch: pytest.MonkeyPatch) -> None:
     """Every 4,096 rows."""
 
@@ -155,13 +126,13 @@ def repeats_rows_of_system_bits(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SystemRandomness, "bits", bits)
 
 
-@mutant(INCUMBENT, said="not AES-256 under the 32 bytes of entropy", layer="bits")
+@mutant(INCUMBENT, layer="bits", said="not AES-256 under the 32 bytes of entropy")
 def keys_bits_with_four_bytes(patch: pytest.MonkeyPatch) -> None:
     aes = randomness._aes
     patch.setattr(randomness, "_aes", lambda key: aes(blake2b(key[:4], digest_size=32).digest()))
 
 
-@mutant(INCUMBENT, said="tie in their first words", layer="races")
+@mutant(INCUMBENT, layer="races", said="tie in their first words")
 def ignores_runners_up_in_other_chunks(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(race, "sum", lambda runners: min(1, len(list(runners))), raising=False)
 
@@ -169,7 +140,7 @@ def ignores_runners_up_in_other_chunks(patch: pytest.MonkeyPatch) -> None:
 # -- losses of long blocks ------------------------------------------------------------------------
 
 
-@mutant(INCUMBENT, said="drawn from other (sums|window) than the log's")
+@everywhere(INCUMBENT, said=OTHER_SUMS)
 def fills_a_null_with_the_vector_before(patch: pytest.MonkeyPatch) -> None:
     """Imputation from the thirteenth slot on: one event reaches two slots (P2)."""
     contents = LossAdder.contents
@@ -188,7 +159,7 @@ def fills_a_null_with_the_vector_before(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LossAdder, "contents", filling)
 
 
-@mutant(INCUMBENT, said="drawn from other (sums|window) than the log's")
+@everywhere(INCUMBENT, said=OTHER_SUMS)
 def adds_long_blocks_in_floats(patch: pytest.MonkeyPatch) -> None:
     """Sums of single precision stall beyond 2**24 grid units."""
     add = LossContents.add
@@ -201,7 +172,7 @@ def adds_long_blocks_in_floats(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LossContents, "add", stalling)
 
 
-@mutant(INCUMBENT, said="thousands of slots, seeded: .*: drawn from other sums", layer="sizes")
+@mutant(INCUMBENT, layer="thousands of slots", said="drawn from other sums")
 def keeps_the_finite_part_of_a_null_when_streaming(patch: pytest.MonkeyPatch) -> None:
     """Only runs of 2**16 values are streamed."""
 
@@ -212,7 +183,7 @@ def keeps_the_finite_part_of_a_null_when_streaming(patch: pytest.MonkeyPatch) ->
     patch.setattr(segments, "column_sums", sums)
 
 
-@mutant(INCUMBENT, said="drawn from other (sums|window) than the log's")
+@everywhere(INCUMBENT, said=OTHER_SUMS)
 def nulls_large_frames_whole(patch: pytest.MonkeyPatch) -> None:
     """A bad row nulls all of its frame, if that has more than eight rows."""
     apply_batch = Engine.apply_batch
@@ -228,7 +199,7 @@ def nulls_large_frames_whole(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Engine, "apply_batch", strict)
 
 
-@mutant(INCUMBENT, said="drawn from other (sums|window) than the log's")
+@everywhere(INCUMBENT, said=OTHER_SUMS)
 def stretches_sums_of_long_blocks(patch: pytest.MonkeyPatch) -> None:
     """A rate that adapts: differences are doubled where all of them are small (P2, P9)."""
 
@@ -249,7 +220,7 @@ def stretches_sums_of_long_blocks(patch: pytest.MonkeyPatch) -> None:
 # -- who it happens to ----------------------------------------------------------------------------
 
 
-@mutant(INCUMBENT, said="drawn from other (sums|window) than the log's")
+@everywhere(INCUMBENT, said=OTHER_SUMS)
 def lets_late_keys_inherit_sums(patch: pytest.MonkeyPatch) -> None:
     """A row beyond the first 64 begins with the open sums of the row 64 before it."""
     add = Bank.add
@@ -263,7 +234,7 @@ def lets_late_keys_inherit_sums(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Bank, "add", inheriting)
 
 
-@mutant(LAPLACE, said="the release is not what was drawn")
+@everywhere(LAPLACE, said=ANOTHER_RELEASE)
 def gives_the_null_key_no_noise(patch: pytest.MonkeyPatch) -> None:
     """In blocks of 16 slots and more."""
 
@@ -276,7 +247,7 @@ def gives_the_null_key_no_noise(patch: pytest.MonkeyPatch) -> None:
     with_votes(patch, noiseless)
 
 
-@mutant(INCUMBENT, said="the release is not what was drawn")
+@everywhere(INCUMBENT, said=ANOTHER_RELEASE)
 def keeps_the_action_in_force_in_a_tie(patch: pytest.MonkeyPatch) -> None:
     """For certain, in blocks of 16 slots and more: another event breaks the tie."""
 
@@ -291,7 +262,7 @@ def keeps_the_action_in_force_in_a_tie(patch: pytest.MonkeyPatch) -> None:
 # -- saves and rebuilds ---------------------------------------------------------------------------
 
 
-@mutant(INCUMBENT, said="drawn with other action than earlier releases say")
+@everywhere(INCUMBENT, said=OTHER_ACTION)
 def saves_the_leader_as_the_action_in_force(patch: pytest.MonkeyPatch) -> None:
     """A rebuilt engine gives its bonus to what was best when it was saved."""
     save = Engine.save
@@ -308,7 +279,7 @@ def saves_the_leader_as_the_action_in_force(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Engine, "save", leading)
 
 
-@mutant(INCUMBENT, said="drawn from other (sums|window) than the log's")
+@everywhere(INCUMBENT, said=OTHER_SUMS)
 def rounds_the_sums_that_it_loads(patch: pytest.MonkeyPatch) -> None:
     """To whole losses, in a block of 16 slots and more: a saved row is smaller then."""
     put = Loading.put
@@ -326,7 +297,7 @@ def rounds_the_sums_that_it_loads(patch: pytest.MonkeyPatch) -> None:
 # -- charges and estimates ------------------------------------------------------------------------
 
 
-@mutant(INCUMBENT, said="the ledger does not say what its blocks cost")
+@everywhere(INCUMBENT, BY_HEADER, said="the ledger does not say what its blocks cost")
 def lets_long_blocks_go_free(patch: pytest.MonkeyPatch) -> None:
     of_first = Tariff.of_first
 
@@ -341,7 +312,7 @@ def lets_long_blocks_go_free(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Tariff, "of_first", lenient)
 
 
-@mutant(INCUMBENT, said="block_regret: not drawn exactly once", estimates=ESTIMATES)
+@everywhere(REGRET, said="block_regret: not drawn exactly once")
 def halves_the_noise_of_long_blocks(patch: pytest.MonkeyPatch) -> None:
     """The mean of two draws is taken for one, in blocks of 30 slots and more."""
     released = Fresh.released
@@ -365,7 +336,8 @@ def halves_the_noise_of_long_blocks(patch: pytest.MonkeyPatch) -> None:
 # -- the system's bits ----------------------------------------------------------------------------
 
 
-@mutant(INCUMBENT, said="not drawn exactly once|the release is not what was drawn")
+@from_outside(INCUMBENT)
+@mutant(INCUMBENT, layer="system bits", said=ANOTHER_RELEASE)
 def draws_again_where_the_worst_won(patch: pytest.MonkeyPatch) -> None:
     """Once, in blocks of 7 slots and more, under the system's bits only."""
 
@@ -383,7 +355,7 @@ def draws_again_where_the_worst_won(patch: pytest.MonkeyPatch) -> None:
     with_votes(patch, insisting)
 
 
-@mutant(INCUMBENT, said="words of system bits come twice|asks for", layer="bits")
+@mutant(INCUMBENT, layer="bits", said="words of system bits come twice|asks for")
 def keeps_the_key_of_single_draws(patch: pytest.MonkeyPatch) -> None:
     """A batch of one draw takes the key of the batch of one draw before it."""
     bits = SystemRandomness.bits
@@ -400,7 +372,7 @@ def keeps_the_key_of_single_draws(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SystemRandomness, "bits", keeping)
 
 
-@mutant(INCUMBENT, said="is not won by the action that its bits say", layer="races")
+@mutant(INCUMBENT, layer="races", said="is not won by the action that its bits say")
 def gives_rows_beyond_a_block_the_bits_of_the_first(patch: pytest.MonkeyPatch) -> None:
     """The race takes many rows in blocks; here each block reads the words of the first one."""
     part = CounterBits.part
@@ -414,7 +386,8 @@ def gives_rows_beyond_a_block_the_bits_of_the_first(patch: pytest.MonkeyPatch) -
 # -- engines that look at who looks ---------------------------------------------------------------
 
 
-@mutant(INCUMBENT, said="unwatched and in one batch: action: other releases")
+@from_outside(INCUMBENT)
+@everywhere(INCUMBENT, said="unwatched and in one batch: action: other releases")
 def is_good_while_it_is_watched(patch: pytest.MonkeyPatch) -> None:
     """The best of blocks of 16 slots and more wins for certain, if nothing is around the kind."""
 
@@ -428,7 +401,7 @@ def is_good_while_it_is_watched(patch: pytest.MonkeyPatch) -> None:
     with_votes(patch, posing)
 
 
-@mutant(INCUMBENT, said="tie in their first words", layer="races")
+@mutant(INCUMBENT, layer="races", said="tie in their first words")
 def sharpens_a_race_that_is_far_apart(patch: pytest.MonkeyPatch) -> None:
     """The mechanism itself: from 30 units apart on, the best wins for certain."""
     select = PermuteAndFlip.select
@@ -468,7 +441,7 @@ def with_contents(patch: pytest.MonkeyPatch, changed: Adding) -> None:
     patch.setattr(LossAdder, "contents", other)
 
 
-@mutant(INCUMBENT, said="drawn from other (sums|window) than the log's", longest=256)
+@alone(INCUMBENT)
 def counts_late_events_twice_that_come_alone(patch: pytest.MonkeyPatch) -> None:
     """An event that is a batch of its own, from the hundredth slot of a block on: 2 ε."""
 
@@ -478,7 +451,7 @@ def counts_late_events_twice_that_come_alone(patch: pytest.MonkeyPatch) -> None:
     with_contents(patch, twice)
 
 
-@mutant(INCUMBENT, said="drawn from other (sums|window) than the log's", layer="alone", longest=256)
+@alone(INCUMBENT)
 def imputes_late_nulls_that_come_alone(patch: pytest.MonkeyPatch) -> None:
     """The mean of the block so far stands for a null: what others said counts again (P2)."""
 
@@ -489,7 +462,7 @@ def imputes_late_nulls_that_come_alone(patch: pytest.MonkeyPatch) -> None:
     with_contents(patch, imputing)
 
 
-@mutant(PREFIX, said="drawn from other (sums|window) than the log's", layer="alone", longest=256)
+@alone(PREFIX)
 def reads_late_events_behind_the_window_that_come_alone(patch: pytest.MonkeyPatch) -> None:
     def reading(self: LossAdder, slots: BatchSlots, added: LossContents) -> None:
         if lone_and_late(slots):
@@ -498,7 +471,7 @@ def reads_late_events_behind_the_window_that_come_alone(patch: pytest.MonkeyPatc
     with_contents(patch, reading)
 
 
-@mutant(INCUMBENT, said="drawn from other (sums|window) than the log's", layer="alone", longest=256)
+@alone(INCUMBENT)
 def counts_an_event_twice_that_comes_alone_behind_a_save(patch: pytest.MonkeyPatch) -> None:
     """The first one after its row was saved, late in a block."""
     step = Engine._step
@@ -515,7 +488,7 @@ def counts_an_event_twice_that_comes_alone_behind_a_save(patch: pytest.MonkeyPat
     patch.setattr(Engine, "_step", twice)
 
 
-@mutant(INCUMBENT, said="drawn from other (sums|window) than the log's", layer="alone", longest=256)
+@alone(INCUMBENT)
 def reads_late_events_again_that_come_alone_in_a_rebuild(patch: pytest.MonkeyPatch) -> None:
     """An event that a rebuild reads alone counts twice: a crash makes 2 ε of it."""
     feed = Rebuilding.feed
@@ -533,7 +506,7 @@ def reads_late_events_again_that_come_alone_in_a_rebuild(patch: pytest.MonkeyPat
     with_contents(patch, twice)
 
 
-@mutant(INCUMBENT, said="drawn from other (sums|window) than the log's", layer="alone", longest=256)
+@alone(INCUMBENT)
 def counts_a_run_twice_behind_events_that_come_alone(patch: pytest.MonkeyPatch) -> None:
     """Two events of a key in one batch, late in a block, if the one before them came alone."""
     alone: dict[LossAdder, set[int]] = {}
@@ -550,7 +523,7 @@ def counts_a_run_twice_behind_events_that_come_alone(patch: pytest.MonkeyPatch) 
     with_contents(patch, twice)
 
 
-@mutant(INCUMBENT, said="not drawn exactly once|the release is not what was drawn")
+@mutant(INCUMBENT, layer="many blocks", said=ANOTHER_RELEASE)
 def releases_the_best_of_late_blocks(patch: pytest.MonkeyPatch) -> None:
     """Without noise, from the hundredth block of a key on: an infinite ε."""
 
