@@ -37,7 +37,7 @@ from numpy.lib import format as npy
 from streamdp.lab.common.bench import Bench
 from streamdp.lab.common.cells import Cell, cells_of, parse_candidates, parse_epsilons, schedules_of
 from streamdp.lab.replay import open_log
-from streamdp.lab.replay.curves import answers, baselines
+from streamdp.lab.replay.curves import answers
 from streamdp.lab.replay.cuts import CutPlan, report_points
 from streamdp.lab.replay.summing import sum_log
 
@@ -62,7 +62,7 @@ def grid(path: Path) -> tuple[float, float]:
     start = process_time()
     summed = sum_log(log, bench, plan)
     between = process_time()
-    played = answers(summed, cells, bench, baselines(summed, plan.points))
+    _, played = answers(summed, cells, bench, plan.points)
     assert len(played) == len(cells)
     assert all(len(curve.regret) == SEEDS for curve in played)
     return between - start, process_time() - between

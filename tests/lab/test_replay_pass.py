@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,8 +30,9 @@ from streamdp.lab.common.cells import RUNNING, Cell, parse_candidates, parse_eps
 from streamdp.lab.logs import ReadOptions, open_log
 from streamdp.lab.logs.converting import convert
 from streamdp.lab.logs.log import FileLog, LogPart, Portion
-from streamdp.lab.replay.curves import answers, baselines
+from streamdp.lab.replay.curves import answers
 from streamdp.lab.replay.replaying import Question, replay_log
+from streamdp.lab.replay.reported import as_json
 from streamdp.lab.replay.running import follow
 from streamdp.lab.replay.summing import StretchSums, Summed, sum_log
 from streamdp.lab.workers import IN_PROCESS, Pool, Workers, workers_of
@@ -84,7 +86,7 @@ def test_is_regret_what_a_live_engine_counts() -> None:
 
 def _curves(log: Pieces, asked: Sequence[Cell]) -> list[Answer]:
     sums = summed(log, asked, BENCH)
-    return answers(sums, asked, BENCH, baselines(sums, _points(sums)))
+    return answers(sums, asked, BENCH, _points(sums))[1]
 
 
 def _figures(log: Pieces, asked: Sequence[Cell]) -> list[object]:
@@ -142,7 +144,7 @@ def test_is_the_running_leader_the_live_one() -> None:
     log = Pieces(np.round(log.losses), log.keys, log.partitions, step=41)
     (cell,) = cells([RUNNING])
     sums = summed(log, cells(EVERYONE[:1]), BENCH)
-    base = baselines(sums, _points(sums))
+    base, _ = answers(sums, [], BENCH, _points(sums))
     curve = follow(log, cell, sums, BENCH, base)
     for at, seed in enumerate(BENCH.seeds):
         total = sum(_lived_regret(log, cell, seed, partition) for partition in (0, 1))
@@ -154,7 +156,7 @@ def test_do_sums_that_went_to_a_file_come_back(monkeypatch: pytest.MonkeyPatch) 
     in_memory = [
         curve.course.as_json() | {"regret": curve.regret.tolist()} for curve in _curves(log, asked)
     ]
-    monkeypatch.setattr("streamdp.lab.replay.store._IN_MEMORY", 1000)
+    monkeypatch.setattr("streamdp.lab.common.mapped._IN_MEMORY", 1000)
     assert [
         curve.course.as_json() | {"regret": curve.regret.tolist()} for curve in _curves(log, asked)
     ] == in_memory
@@ -167,6 +169,7 @@ def test_do_small_parts_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
         curve.course.as_json() | {"regret": curve.regret.tolist()} for curve in _curves(log, asked)
     ]
     monkeypatch.setattr("streamdp.lab.play._WORDS", 8)
+    monkeypatch.setattr("streamdp.lab.replay.curves._WORDS", 9000)
     monkeypatch.setattr("streamdp.lab.replay.curves._VALUES", 64)
     assert [
         curve.course.as_json() | {"regret": curve.regret.tolist()} for curve in _curves(log, asked)
@@ -235,8 +238,8 @@ def _summed_alike(first: Summed, *others: Summed) -> None:
         for ours, theirs in zip(
             (first.sums, *first.resampled), (other.sums, *other.resampled), strict=True
         ):
-            np.testing.assert_array_equal(ours.codes, theirs.codes)
-            np.testing.assert_array_equal(ours.sums[ours.order], theirs.sums[theirs.order])
+            for name in ours.__slots__:
+                np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
         np.testing.assert_array_equal(first.slots, other.slots)
         assert (first.rows.keys, first.nulls) == (other.rows.keys, other.nulls)
         every = np.arange(len(first.slots))
@@ -265,6 +268,26 @@ def test_parts_are_folded_in_any_order_by_other_processes_and_again_where_one_is
                 )
             )
         )
+    finally:
+        pool.close()
+    assert (tmp_path / "killed").exists()
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_a_replay_says_the_same_by_the_byte_however_many_work_and_though_one_is_killed(
+    count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys are played in shares, from sums in mapped files; here nearly each key is one."""
+    question = Question(parse_candidates(EVERYONE), parse_epsilons("0.5,inf"), (1, 2))
+    monkeypatch.setattr("streamdp.lab.logs.table._PART_BYTES", 1 << 12)
+    log, fatal = _in_parts(tmp_path, made_up(900, seed=8, keys=6))
+    here = json.dumps(as_json(replay_log(log, question)))
+    monkeypatch.setattr("streamdp.lab.common.mapped._IN_MEMORY", 1000)
+    monkeypatch.setattr("streamdp.lab.replay.curves._WORDS", 9000)
+    assert json.dumps(as_json(replay_log(log, question))) == here
+    pool = Pool.of_processes(count)
+    try:
+        assert json.dumps(as_json(replay_log(fatal, question, workers=pool))) == here
     finally:
         pool.close()
     assert (tmp_path / "killed").exists()

@@ -23,7 +23,7 @@ from streamdp.lab.logs.chunks import chunks
 from streamdp.lab.logs.log import Columns, Log, LogPart, Portion, portions_of
 from streamdp.lab.replay.cuts import CutPlan, report_points
 from streamdp.lab.replay.grid import play_grid
-from streamdp.lab.replay.summing import Summed, sum_log
+from streamdp.lab.replay.summing import Summed, SummedKeys, sum_log
 
 ACTIONS = ("a", "b", "c", "d")
 
@@ -117,6 +117,13 @@ def summed(log: Log, which: Sequence[Cell], bench: Bench) -> Summed:
     return sum_log(log, bench, plan_of(which, log.slots), resampling=redrawn(which))
 
 
+def all_keys(sums: Summed) -> SummedKeys:
+    """All keys as one share."""
+    every, tags = range(len(sums.order)), sums.rows.tags(sums.order)
+    again = tuple(of.of(every) for of in sums.resampled)
+    return SummedKeys(sums.slots[sums.order], tags, sums.sums.of(every), again)
+
+
 Name = tuple[int, int, int, Key]  # cell, seed, partition, key
 
 
@@ -124,9 +131,9 @@ def replayed(log: Log, which: Sequence[Cell], bench: Bench) -> dict[Name, list[i
     """The actions of every cell: the opening, then block by block."""
     sums = summed(log, which, bench)
     actions: dict[Name, list[int]] = {}
-    for played in play_grid(sums, which, bench):
-        for place, row in enumerate(played.part.keys.tolist()):
-            blocks = int(played.closed[place]) + 1
+    for played in play_grid(all_keys(sums), which, bench):
+        for place, row in enumerate(sums.order[played.part.keys].tolist()):
+            blocks = int((played.actions[:, place, 0] >= 0).sum())
             for at, seed in enumerate(played.part.seeds):
                 name = (
                     played.cell,

@@ -13,8 +13,7 @@ from streamdp.core.events import Key
 from streamdp.core.kinds.losses import prefixes
 from streamdp.core.randomness import TAG_BYTES, Purpose, SeededRandomness, identity_of
 from streamdp.core.schedule import Schedule
-
-EVERY_SEED = slice(None)
+from streamdp.lab.common.mapped import grown, let_go
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +51,15 @@ class Bench:
 class Rows:
     """The learners of a log: one for each (partition, key), in the order in which they appear."""
 
-    __slots__ = ("_bench", "_places", "_tags")
+    __slots__ = ("_bench", "_places", "every_tag")
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
         self._places: dict[tuple[int, Key], int] = {}
-        self._tags = np.empty((1, len(bench.seeds), TAG_BYTES), dtype=np.uint8)
+        # of all rows, and room for more: mapped where they are many
+        self.every_tag: NDArray[np.uint8] = np.empty(
+            (1, len(bench.seeds), TAG_BYTES), dtype=np.uint8
+        )
 
     def __len__(self) -> int:
         """The number of learners."""
@@ -73,20 +75,11 @@ class Rows:
         known, places = len(self), self._places
         rows = np.array([places.setdefault(key, len(places)) for key in keys], dtype=np.int64)
         new = np.flatnonzero(rows >= known)
-        if len(places) > len(self._tags):
-            more = np.empty((len(places), *self._tags.shape[1:]), dtype=np.uint8)
-            self._tags = np.concatenate([self._tags, more])
-        self._tags[rows[new]] = self._bench.tags([keys[at] for at in new.tolist()], born[new])
+        self.every_tag = grown(self.every_tag, len(places))
+        self.every_tag[rows[new]] = self._bench.tags([keys[at] for at in new.tolist()], born[new])
+        let_go(self.every_tag)
         return rows
 
-    def tags(self, rows: Ints, *, seed: int | slice = EVERY_SEED) -> NDArray[np.uint8]:
-        """The tags that address the bits of some rows under the seed at this place, or under all.
-
-        With all seeds: rows × seeds × 16 bytes.
-        """
-        tags: NDArray[np.uint8] = self._tags[rows, seed]
-        return tags
-
-    def windows(self, schedule: Schedule, rows: Ints, blocks: Ints) -> Ints:
-        """The prefix window of each (row, block) under each seed: pairs × seeds."""
-        return self._bench.windows(schedule, self.tags(rows), blocks)
+    def tags(self, rows: Ints) -> NDArray[np.uint8]:
+        """The tags that address the bits of some rows: rows × seeds × 16 bytes."""
+        return np.asarray(self.every_tag[rows])

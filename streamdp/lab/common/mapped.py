@@ -21,7 +21,7 @@ from numpy.typing import DTypeLike, NDArray
 from streamdp.core.arrays import Ints
 
 _IN_MEMORY = 1 << 21  # bytes of columns
-_SORTED = 1 << 17  # rows that are brought in order at once
+_SORTED = 1 << 22  # bytes of rows that are brought in order at once
 
 Arrays = tuple[NDArray[Any], ...]
 
@@ -65,6 +65,16 @@ def held(shape: tuple[int, ...], kind: DTypeLike) -> NDArray[Any]:
     return Mapped.of(TemporaryFile(), kind, "w+", shape)
 
 
+def grown(array: NDArray[Any], rows: int) -> NDArray[Any]:
+    """An array with room for this many rows, held as `held` does: new rows are zeros."""
+    if rows <= len(array):
+        return array
+    more = held((max(rows, 2 * len(array)), *array.shape[1:]), array.dtype)
+    more[: len(array)] = array
+    let_go(array, more)
+    return more
+
+
 def let_go(*arrays: NDArray[Any]) -> None:
     """Release the memory of arrays that are mapped: what is in them stays in their files."""
     for array in arrays:
@@ -75,16 +85,17 @@ def let_go(*arrays: NDArray[Any]) -> None:
 class Gathered:
     """Columns that grow: in memory while they are short, then in files without names."""
 
-    __slots__ = ("_files", "_held", "_size")
+    __slots__ = ("_files", "_held", "_rows", "_size")
 
     def __init__(self) -> None:
         self._held: list[Arrays] = []
-        self._size = 0
+        self._size = self._rows = 0
         self._files: list[IO[bytes]] = []
 
     def add(self, columns: Arrays) -> None:
         """Add rows, of the same types as before."""
         self._held.append(columns)
+        self._rows += len(columns[0])
         self._size += sum(column.nbytes for column in columns)
         if self._size > _IN_MEMORY:
             self._spill()
@@ -93,12 +104,13 @@ class Gathered:
         """All rows: arrays, or mapped files, which last as long as these."""
         if not self._files:
             return tuple(map(np.concatenate, zip(*self._held, strict=True)))
-        kinds = [column.dtype for column in self._held[-1]]
+        like = self._held[-1]
         self._spill()
         for file in self._files:
             file.flush()
         return tuple(
-            Mapped.of(file, kind, "r") for file, kind in zip(self._files, kinds, strict=True)
+            Mapped.of(file, of.dtype, "r", (self._rows, *of.shape[1:]))
+            for file, of in zip(self._files, like, strict=True)
         )
 
     def _spill(self) -> None:
@@ -127,20 +139,22 @@ def by_key(
     counts: Ints,
     chunks: Iterable[tuple[NDArray[Any], Arrays]],
     like: Sequence[tuple[DTypeLike, int]],
+    order: Ints | None = None,
 ) -> Arrays:
-    """Rows key by key, the longest key first, and of a key in their order.
+    """Rows key by key, the longest key first or in an order, and of a key in their order.
 
     `counts` are the rows of each key; chunks say of each row its key, and its columns, which have
     these types and widths (0: a number). Rows are first brought together by keys that follow one
     another, then each such run is sorted, so only as much as one run is in memory.
     """
-    order, n = longest_first(counts), int(counts.sum())
+    order, n = longest_first(counts) if order is None else order, int(counts.sum())
     rank = np.empty(len(counts), np.int32)
     rank[order] = np.arange(len(counts))
     ends = np.cumsum(counts[order])
     starts, edges = ends - counts[order], [0]
+    at_once = _SORTED // sum(np.dtype(kind).itemsize * max(1, width) for kind, width in like)
     while edges[-1] < len(order):
-        beyond = int(np.searchsorted(ends, starts[edges[-1]] + _SORTED, side="right"))
+        beyond = int(np.searchsorted(ends, starts[edges[-1]] + at_once, side="right"))
         edges.append(max(edges[-1] + 1, beyond))
     run = _narrow(np.repeat(np.arange(len(edges) - 1), np.diff(edges))[rank])
     begins = np.append(starts[edges[:-1]], n)

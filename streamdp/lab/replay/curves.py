@@ -7,8 +7,10 @@ keeps its last value. Regret is against each key's best fixed action up to that 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +20,17 @@ from streamdp.core.grid import UNIT
 from streamdp.core.schedule import Schedule
 from streamdp.lab.common.answer import NOT_BOOKED, Answer, Charge, Trajectory
 from streamdp.lab.common.bench import Bench
-from streamdp.lab.common.cells import Cell
+from streamdp.lab.common.cells import Cell, schedules_of
+from streamdp.lab.common.mapped import held
 from streamdp.lab.play import charge_of
 from streamdp.lab.replay.cuts import block_ends
 from streamdp.lab.replay.grid import Played, play_grid
-from streamdp.lab.replay.summing import Stretches, Summed
+from streamdp.lab.replay.store import LaidSums
+from streamdp.lab.replay.summing import Stretches, Summed, SummedKeys
+from streamdp.lab.workers import IN_PROCESS, Workers
 
 _VALUES = 1 << 22  # of sums that are handled together
+_WORDS = 1 << 22  # of 8 bytes that the keys of a share take together, or one key
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +41,6 @@ class Baselines:
     slots: Ints  # slots of all keys together at each point
     best: Floats  # the loss of the best fixed action of each key up to the point
     uniform: Floats  # the mean loss of all actions
-    totals: Floats  # rows × K at the end, in losses
 
     @property
     def uniform_regret(self) -> Floats:
@@ -43,35 +48,100 @@ class Baselines:
         return self.uniform - self.best
 
 
-def baselines(summed: Summed, points: Ints) -> Baselines:
-    """The baselines of a log at the report's points."""
-    K = len(summed.actions)
-    best, uniform, slots = (np.zeros(len(points)) for _ in range(3))
-    totals = np.empty((len(summed.rows), K))
-    for row, last in enumerate(summed.slots.tolist()):
-        cuts = np.minimum(points, last)
-        seen, where = np.unique(cuts, return_inverse=True)
-        sums = summed.sums.at(summed.sums.places(np.full(len(seen), row), seen)) / UNIT
-        best += sums.min(axis=1)[where]
-        uniform += sums.mean(axis=1)[where]
-        slots += cuts
-        totals[row] = sums[-1]
-    return Baselines(points, slots.astype(np.int64), best, uniform, totals)
+def answers(
+    summed: Summed, cells: Sequence[Cell], bench: Bench, points: Ints, workers: Workers = IN_PROCESS
+) -> tuple[Baselines, list[Answer]]:
+    """The baselines, and what every cell did that selects at the ends of blocks.
+
+    Shares of the keys are played by the workers, who find the mapped files of this process. What
+    they say of several keys is whole numbers, so it adds up to the same whoever said it.
+    """
+    work = partial(_played, summed.sums, summed.resampled, cells, bench, points)
+    seeds = len(bench.seeds)
+    books = [_Book.of(points, seeds, held((len(summed.slots),), np.float64)) for _ in cells]
+    added: Ints = np.zeros((3, len(points)), dtype=np.int64)
+    every = list(_shares(summed, cells, seeds))
+    for share, (of_points, parts) in zip(every, workers.map(work, every), strict=True):
+        added += of_points
+        for book, part in zip(books, parts, strict=True):
+            book.add(part, share.rows)
+    slots, best, sums = added
+    base = Baselines(points, slots, best / UNIT, sums / UNIT / len(summed.actions))
+    return base, [
+        answer_of(
+            cell,
+            base,
+            book.losses,
+            book.leading,
+            book.by_key,
+            in_force=np.concatenate(book.timeline, axis=1),
+            charge=NOT_BOOKED
+            if cell.learner.charge is None
+            else charge_of(cell.learner, summed.slots),
+        )
+        for book, cell in zip(books, cells, strict=True)
+    ]
 
 
-def answers(summed: Summed, cells: Sequence[Cell], bench: Bench, base: Baselines) -> list[Answer]:
-    """What every cell did that selects at the ends of blocks."""
-    books = [_Book(summed, base, len(bench.seeds)) for _ in cells]
+@dataclass(frozen=True, slots=True, eq=False)
+class _Share:
+    """Some keys that are played together."""
+
+    places: range  # where their sums lie
+    rows: Ints
+    slots: Ints
+    tags: NDArray[np.uint8]  # of all rows
+
+    def __repr__(self) -> str:
+        """Show how many keys, never a key."""
+        return f"{len(self.rows)} keys"
+
+
+def _shares(summed: Summed, cells: Sequence[Cell], seeds: int) -> Iterator[_Share]:
+    """All keys, in shares of as many as fit in memory together."""
+    slots, K = summed.slots[summed.order], len(summed.actions)
+    blocks = sum(cell.learner.schedule.blocks_of(slots) + 1 for cell in cells)
+    looked = 2 + len(summed.resampled) + len(schedules_of(cells))  # at sums, side by side
+    taken = seeds * (2 + K + blocks // 2) + np.diff(summed.sums.ends) * (K + 1) * looked
+    edges = np.flatnonzero(np.diff((np.cumsum(taken) - taken) // _WORDS, prepend=-1)).tolist()
+    for begin, end in pairwise([*edges, len(slots)]):
+        rows = summed.order[begin:end]
+        yield _Share(range(begin, end), rows, slots[begin:end], summed.rows.every_tag)
+
+
+def _played(
+    sums: LaidSums,
+    resampled: tuple[LaidSums, ...],
+    cells: Sequence[Cell],
+    bench: Bench,
+    points: Ints,
+    share: _Share,
+) -> tuple[Ints, list[_Book]]:
+    """Of some keys: slots, the best actions' and all actions' sums by point; and every cell."""
+    tags, redrawn = np.asarray(share.tags[share.rows]), (of.of(share.places) for of in resampled)
+    summed = SummedKeys(share.slots, tags, sums.of(share.places), tuple(redrawn))
+    of_points, totals = _baselines(summed, points)
+    books = [_Book.of(points, len(bench.seeds), np.zeros(len(totals))) for _ in cells]
     intervals: dict[tuple[Schedule, int], list[_Intervals]] = {}
     for played in play_grid(summed, cells, bench):
         schedule = cells[played.cell].learner.schedule
         name = (schedule, int(played.part.keys[0]))
         if name not in intervals:
-            if len(intervals) > 16:
-                intervals.clear()
-            intervals[name] = _intervals(summed, base, schedule, played.part.keys)
-        books[played.cell].enter(played, intervals[name])
-    return [book.close(cell, summed.slots) for book, cell in zip(books, cells, strict=True)]
+            intervals[name] = _intervals(summed, points, totals, schedule, played.part.keys)
+        books[played.cell].enter(played, intervals[name], totals)
+    return of_points, books
+
+
+def _baselines(summed: SummedKeys, points: Ints) -> tuple[Ints, Ints]:
+    """Slots, the best actions' and all actions' sums by point; each key's sums at its end."""
+    added = np.zeros((3, len(points)), dtype=np.int64)
+    for row, last in enumerate(summed.slots.tolist()):
+        cuts = np.minimum(points, last)
+        seen, where = np.unique(cuts, return_inverse=True)
+        sums = summed.sums.upto(np.full(len(seen), row), seen)
+        added += cuts, sums.min(axis=1)[where], sums.sum(axis=1)[where]
+    every = np.arange(len(summed.slots))
+    return added, summed.sums.upto(every, summed.slots)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,69 +156,65 @@ class _Intervals:
     best: Ints  # the row's best action at the end
 
 
-def _intervals(summed: Summed, base: Baselines, schedule: Schedule, rows: Ints) -> list[_Intervals]:
+def _intervals(
+    summed: SummedKeys, points: Ints, totals: Ints, schedule: Schedule, rows: Ints
+) -> list[_Intervals]:
     """The intervals of some rows, in pieces that fit in memory."""
     last = summed.slots[rows]
     first = np.ones_like(last)
     at, cuts = block_ends(schedule, first, last)
-    many = np.searchsorted(base.points, last, side="right")
+    many = np.searchsorted(points, last, side="right")
     of_points = np.arange(int(many.sum())) - np.repeat(np.cumsum(many) - many, many)
     at = np.concatenate([at, np.repeat(np.arange(len(rows)), many)])
-    cuts = np.concatenate([cuts, base.points[of_points]])
+    cuts = np.concatenate([cuts, points[of_points]])
     layout = Stretches.of_cuts(at, cuts, first=first, last=last)
-    best = base.totals[rows].argmin(axis=1)
-    pieces, step = [], max(1, _VALUES // len(summed.actions))
+    best = totals[rows].argmin(axis=1)
+    pieces, step = [], max(1, _VALUES // totals.shape[1])
     for low in range(0, len(layout.cut), step):
         part = slice(low, low + step)
         of, cut, length = layout.of[part], layout.cut[part], layout.length[part]
-        ends = summed.sums.at(summed.sums.places(rows[of], cut))
-        losses = ends - summed.sums.at(summed.sums.places(rows[of], cut - length))
-        point = np.searchsorted(base.points, cut)
+        ends = summed.sums.upto(rows[of], cut)
+        losses = ends - summed.sums.upto(rows[of], cut - length)
+        point = np.searchsorted(points, cut)
         pieces.append(_Intervals(of, schedule.blocks_of(cut), point, length, losses, best[of]))
     return pieces
 
 
+@dataclass(slots=True)
 class _Book:
-    """Adds up what one cell played."""
+    """Adds up what one cell played on some keys."""
 
-    __slots__ = ("_base", "_by_row", "_leading", "_losses", "_timeline", "_totals")
+    losses: Ints  # points × seeds: since the point before
+    leading: Ints  # points: slots with the best action in force, under all seeds
+    by_key: Floats  # the regret of each, mean over seeds
+    timeline: list[NDArray[np.int32]]  # of the longest key: (blocks + 1) × seeds, in parts
 
-    def __init__(self, summed: Summed, base: Baselines, seeds: int) -> None:
-        self._base = base
-        self._losses = np.zeros((len(base.points), seeds), dtype=np.int64)
-        self._leading = np.zeros(len(base.points), dtype=np.int64)
-        self._by_row = np.zeros((len(summed.rows), seeds), dtype=np.int64)
-        longest = int(summed.slots.argmax())
-        self._timeline: dict[int, NDArray[np.int32]] = {}
-        self._totals = longest
+    @classmethod
+    def of(cls, points: Ints, seeds: int, by_key: Floats) -> _Book:
+        """Nothing yet."""
+        losses, leading = np.zeros((len(points), seeds), np.int64), np.zeros_like(points)
+        return cls(losses, leading, by_key, [])
 
-    def enter(self, played: Played, intervals: Sequence[_Intervals]) -> None:
-        """The actions of one part."""
-        part = played.part
-        seeds = slice(part.seeds.start, part.seeds.stop)
+    def enter(self, played: Played, intervals: Sequence[_Intervals], totals: Ints) -> None:
+        """The actions of one part of keys with these sums at their ends."""
+        part, lost = played.part, np.zeros(len(totals), dtype=np.int64)
         for piece in intervals:
             actions = played.actions[piece.block, piece.row]
             losses = np.take_along_axis(piece.losses, actions, axis=1)
             leads = (actions == piece.best[:, None]).sum(axis=1) * piece.length
-            _add_by(self._losses[:, seeds], piece.point, losses)
-            _add_by(self._by_row[:, seeds], part.keys[piece.row], losses)
-            np.add.at(self._leading, piece.point, leads)
-        where = np.flatnonzero(part.keys == self._totals)
-        if len(where):
-            self._timeline[part.seeds.start] = played.actions[:, where[0]]
+            _add_by(self.losses[:, part.seeds.start : part.seeds.stop], piece.point, losses)
+            _add_by(lost, part.keys[piece.row], losses.sum(axis=1))
+            np.add.at(self.leading, piece.point, leads)
+        regret = (lost - len(part.seeds) * totals.min(axis=1))[part.keys] / UNIT
+        self.by_key[part.keys] += regret / self.losses.shape[1]
+        self.timeline += [played.actions[:, place] for place in np.flatnonzero(part.keys == 0)]
 
-    def close(self, cell: Cell, slots: Ints) -> Answer:
-        """The answer, of keys with these numbers of slots."""
-        timeline = [self._timeline[first] for first in sorted(self._timeline)]
-        return answer_of(
-            cell,
-            self._base,
-            self._losses,
-            self._leading,
-            self._by_row,
-            in_force=np.concatenate(timeline, axis=1),
-            charge=NOT_BOOKED if cell.learner.charge is None else charge_of(cell.learner, slots),
-        )
+    def add(self, part: _Book, rows: Ints) -> None:
+        """Add what was played on some keys, which have these rows."""
+        self.losses += part.losses
+        self.leading += part.leading
+        self.by_key[rows] = part.by_key
+        self.timeline = self.timeline or part.timeline
 
 
 def answer_of(
@@ -156,7 +222,7 @@ def answer_of(
     base: Baselines,
     losses: Ints,  # points × seeds: since the point before
     leading: Ints,  # points: slots with the best action in force, under all seeds
-    by_row: Ints,  # rows × seeds
+    by_key: Floats,
     *,
     in_force: NDArray[np.int32] | None = None,
     charge: Charge = NOT_BOOKED,
@@ -172,7 +238,7 @@ def answer_of(
         course=Trajectory.of_runs(base.points, regret),
         best=leading / np.maximum(slots, 1),
         charge=charge,
-        by_key=(by_row / UNIT - base.totals.min(axis=1)[:, None]).mean(axis=1),
+        by_key=by_key,
         in_force=in_force,
     )
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.arrays import Floats, Ints
+from streamdp.core.grid import UNIT
 from streamdp.core.regret import bound_of
 from streamdp.lab.common.answer import Answer
 from streamdp.lab.common.cells import Cell
@@ -26,9 +27,9 @@ _BOUND_POINTS = 24
 
 def gap(replay: Replay) -> float:
     """How much worse per slot the second-best action was, in hindsight, for the longest key."""
-    row = int(replay.summed.slots.argmax())
-    totals = np.sort(replay.base.totals[row])
-    return float(totals[1] - totals[0]) / int(replay.summed.slots[row])
+    row = int(replay.summed.order[0])
+    totals = np.sort(replay.summed.totals[row]) / UNIT
+    return float(totals[1] - totals[0]) / replay.summed.longest
 
 
 def share_reached(answer: Answer, replay: Replay) -> float | None:

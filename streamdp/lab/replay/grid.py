@@ -25,7 +25,7 @@ from streamdp.lab.common.bench import Bench
 from streamdp.lab.common.cells import Cell
 from streamdp.lab.play import KeyBits, KeyPart, play, side_by_side
 from streamdp.lab.replay.store import CutSums
-from streamdp.lab.replay.summing import Summed
+from streamdp.lab.replay.summing import SummedKeys
 
 Actions = NDArray[np.int32]
 
@@ -39,39 +39,35 @@ class Played:
     part: KeyPart
     cell: int
     actions: Actions  # (blocks + 1) × rows × seeds; −1 where a key has no such block
-    closed: Ints  # the number of blocks that each row has ended
 
 
-def play_grid(summed: Summed, cells: Sequence[Cell], bench: Bench) -> Iterator[Played]:
+def play_grid(summed: SummedKeys, cells: Sequence[Cell], bench: Bench) -> Iterator[Played]:
     """The actions of every cell, part by part; no cell may be a running learner."""
-    for part in _parts(summed, bench):
+    words = summed.sums.sums.shape[1]
+    for part in KeyPart.all(summed.slots, len(bench.seeds), words=words):
         yield from _play_part(summed, cells, bench, part)
 
 
-def _parts(summed: Summed, bench: Bench) -> Iterator[KeyPart]:
-    return KeyPart.all(summed.slots, len(bench.seeds), words=len(summed.actions))
-
-
 def _play_part(
-    summed: Summed, cells: Sequence[Cell], bench: Bench, part: KeyPart
+    summed: SummedKeys, cells: Sequence[Cell], bench: Bench, part: KeyPart
 ) -> Iterator[Played]:
-    bits, seeds = KeyBits(summed.rows.tags(part.keys), bench, part), len(part.seeds)
+    bits, seeds = KeyBits(summed.tags[part.keys], bench, part), len(part.seeds)
     alike: dict[object, list[int]] = {}  # that look at the same sums
     for at, cell in enumerate(cells):
         leader = cell.learner
         alike.setdefault((leader.schedule, leader.window, leader.resample), []).append(at)
     held, playing = {}, {}
     for group in alike.values():
-        fill = LogSums.of(cells[group[0]].learner, summed, part)
+        fill = LogSums.of(cells[group[0]].learner, summed, bench, part)
         for at in group:
-            held[at] = blank(int(fill.closed.max(initial=0)), part, cells[at]), fill.closed
+            held[at] = blank(int(fill.closed.max(initial=0)), part, cells[at])
             playing[at] = play(cells[at].learner, len(bits), fill, bits)
     which = list(playing)
     for place, step in side_by_side(playing.values()):
         in_force = step.in_force.reshape(seeds, -1)
-        held[which[place]][0][step.block, : in_force.shape[1]] = in_force.T
+        held[which[place]][step.block, : in_force.shape[1]] = in_force.T
     for at in range(len(cells)):
-        yield Played(part, at, *held[at])
+        yield Played(part, at, held[at])
 
 
 @dataclass(slots=True)
@@ -79,15 +75,17 @@ class LogSums:
     """Fills the columns of learners that look at the same sums of a log."""
 
     leader: Leader
-    summed: Summed
+    summed: SummedKeys
+    bench: Bench
     part: KeyPart
     closed: Ints  # how many blocks each key ends: the longest first
     newest: tuple[int, Ints, Columns] | None = None  # the block that was asked for last
 
     @classmethod
-    def of(cls, leader: Leader, summed: Summed, part: KeyPart) -> LogSums:
+    def of(cls, leader: Leader, summed: SummedKeys, bench: Bench, part: KeyPart) -> LogSums:
         """Those of some keys under some seeds."""
-        return cls(leader, summed, part, leader.schedule.blocks_of(summed.slots[part.keys] + 1))
+        closed = leader.schedule.blocks_of(summed.slots[part.keys] + 1)
+        return cls(leader, summed, bench, part, closed)
 
     def __call__(self, block: int, rows: Ints, in_force: InForce) -> tuple[Ints, Columns]:
         """All seeds of a key end a block together."""
@@ -108,14 +106,14 @@ class LogSums:
             sources = [self.summed.resampled[seed] for seed in seeds]
         stops = np.repeat(schedule.stops(blocks)[:, None] - 1, len(seeds), axis=1)
         if self.leader.window == "random_prefix":
-            windows = self.summed.rows.windows(schedule, rows, blocks)
+            windows = self.bench.windows(schedule, self.summed.tags[rows], blocks)
             stops = starts[:, None] + windows[:, seeds.start : seeds.stop]
         of_seeds = zip(sources, stops.T, strict=True)
         return np.concatenate([_difference(sums, rows, starts, ends) for sums, ends in of_seeds])
 
 
 def _difference(sums: CutSums, rows: Ints, starts: Ints, stops: Ints) -> Ints:
-    return sums.at(sums.places(rows, stops)) - sums.at(sums.places(rows, starts))
+    return sums.upto(rows, stops) - sums.upto(rows, starts)
 
 
 def blank(blocks: int, part: KeyPart, cell: Cell) -> Actions:

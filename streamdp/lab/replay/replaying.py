@@ -31,7 +31,7 @@ from streamdp.lab.common.cells import (
 from streamdp.lab.common.words import WORTH_SAYING, duration
 from streamdp.lab.logs.log import Log
 from streamdp.lab.logs.stages import Watch, unwatched
-from streamdp.lab.replay.curves import Baselines, answers, baselines
+from streamdp.lab.replay.curves import Baselines, answers
 from streamdp.lab.replay.cuts import CutPlan, report_points
 from streamdp.lab.replay.running import follow
 from streamdp.lab.replay.summing import Summed, sum_log
@@ -97,10 +97,10 @@ def replay_log(
     )
     longest = summed.longest  # the horizon was an upper bound
     points = np.append(work.points[work.points < longest], longest)
-    base = baselines(summed, points)
     cells = work.cells
     report = watch("learners", len(cells))
-    found = {answer.cell: answer for answer in answers(summed, cells, question.bench, base)}
+    base, played = answers(summed, cells, question.bench, points, workers.near)
+    found = {answer.cell: answer for answer in played}
     report(len(cells))
     for cell in work.running_cells:
         tell = watch(cell.name, log.slots)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from streamdp.core.grid import UNIT
 from streamdp.core.kinds.recipe import config_of
 from streamdp.lab.common.answer import Answer
 from streamdp.lab.common.cells import epsilon_option
@@ -51,10 +52,12 @@ def as_json(replay: Replay) -> dict[str, object]:
         "best_fixed_loss": replay.base.best.tolist(),
         "loss_by_action": {
             name: float(total) / replay.slots
-            for name, total in zip(replay.actions, replay.base.totals.sum(axis=0), strict=True)
+            for name, total in zip(
+                replay.actions, replay.summed.totals.sum(axis=0) / UNIT, strict=True
+            )
         },
         "best_for_keys": np.bincount(
-            replay.base.totals.argmin(axis=1), minlength=len(replay.actions)
+            replay.summed.totals.argmin(axis=1), minlength=len(replay.actions)
         ).tolist(),
         "shown": {
             "learner": shown.cell.name,
@@ -70,15 +73,16 @@ def as_json(replay: Replay) -> dict[str, object]:
 
 def _by_key(replay: Replay, shown: Answer) -> Iterator[dict[str, object]]:
     """The keys with the most slots: their best action, and the shown learner's regret there."""
-    totals, slots, keys = replay.base.totals, replay.summed.slots, replay.summed.rows.keys
-    for row in np.argsort(-slots, kind="stable")[:MOST_KEYS].tolist():
-        (partition, key), many = keys[row], int(slots[row])
+    keys = replay.summed.rows.keys
+    for row in replay.summed.order[:MOST_KEYS].tolist():
+        (partition, key), many = keys[row], int(replay.summed.slots[row])
+        totals = replay.summed.totals[row] / UNIT
         yield {
             "key": key_text(key, partition),
             "slots": many,
-            "best_action": replay.actions[int(totals[row].argmin())],
-            "best_loss": float(totals[row].min()) / many,
-            "uniform_loss": float(totals[row].mean()) / many,
+            "best_action": replay.actions[int(totals.argmin())],
+            "best_loss": float(totals.min()) / many,
+            "uniform_loss": float(totals.mean()) / many,
             "regret": float(shown.by_key[row]),
         }
 
@@ -108,11 +112,11 @@ def _in_force(replay: Replay) -> dict[str, object]:
 
 def _best_by_slice(replay: Replay) -> list[list[int]]:
     """The best action of each fiftieth of the longest key."""
-    row, slots = int(replay.summed.slots.argmax()), replay.summed.longest
+    slots, longest = replay.summed.longest, replay.summed.sums.of(range(1))
     points = replay.base.points[replay.base.points <= slots]
     wanted = np.linspace(0, slots, _SLICES + 1)[1:]
     cuts = np.unique(points[np.minimum(np.searchsorted(points, wanted), len(points) - 1)])
-    sums = replay.summed.sums.at(replay.summed.sums.places(np.full(len(cuts), row), cuts))
+    sums = longest.upto(np.zeros_like(cuts), cuts)
     best = np.diff(sums, axis=0, prepend=0).argmin(axis=1)
     starts = np.append(0, cuts[:-1]) + 1
     return [

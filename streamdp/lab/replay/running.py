@@ -14,8 +14,7 @@ import numpy as np
 
 from streamdp.core.arrays import Ints
 from streamdp.core.events import ACTION
-from streamdp.core.grid import quantise
-from streamdp.core.segments import group
+from streamdp.core.grid import UNIT, quantise
 from streamdp.lab.common.answer import Answer
 from streamdp.lab.common.bench import Bench, Rows
 from streamdp.lab.common.cells import Cell
@@ -51,7 +50,7 @@ class _Follower:
     """Sums so far, the next slot, and the losses of the actions in force."""
 
     def __init__(self, cell: Cell, summed: Summed, bench: Bench, base: Baselines) -> None:
-        self._base, self._cell = base, cell
+        self._base, self._cell, self._totals = base, cell, summed.totals
         self._rows = Rows(bench)  # filled again in the same order
         K, n, seeds = len(summed.actions), len(summed.rows), len(bench.seeds)
         self._sums = np.zeros((n, K), dtype=np.int64)
@@ -61,15 +60,14 @@ class _Follower:
         every = partial(self._bits, rows=np.arange(n * seeds), block=0)
         self._openings = cell.learner.opening(n * seeds, every).reshape(seeds, n)
         self._losses = np.zeros((len(base.points), seeds), dtype=np.int64)
-        self._by_row = np.zeros((n, seeds), dtype=np.int64)
+        self._by_row = np.zeros(n, dtype=np.int64)  # under all seeds
         self._leading = np.zeros(len(base.points), dtype=np.int64)
-        self._best = base.totals.argmin(axis=1)
+        self._best = summed.totals.argmin(axis=1)
         self._seeds = seeds
 
     def take(self, portion: Portion) -> None:
-        batch, losses = portion.batch, portion.batch.content["losses"]
-        grouped = group(batch.index, len(batch.keys))
-        ends = np.cumsum(grouped.counts)
+        batch, grouped = portion.batch, portion.grouped
+        losses, ends = batch.content["losses"], np.cumsum(grouped.counts)
         born = batch.offsets[grouped.places(ends - grouped.counts)]
         keys = [batch.keys[at] for at in grouped.touched.tolist()]
         rows = self._rows.find([(portion.partition, key) for key in keys], born).tolist()
@@ -107,7 +105,7 @@ class _Follower:
         starts = np.flatnonzero(np.diff(points, prepend=-1))
         self._losses[points[starts]] += np.add.reduceat(losses, starts, axis=0)
         self._leading[points[starts]] += np.add.reduceat(leads, starts)
-        self._by_row[row] += losses.sum(axis=0)
+        self._by_row[row] += losses.sum() * seeds
 
     def _ties(self, row: int, slots: Ints, before: Ints) -> Ints:
         """The choices of each seed's bits at slots whose sums before tie: slots × seeds."""
@@ -125,7 +123,8 @@ class _Follower:
         return by_slot
 
     def close(self) -> Answer:
-        return answer_of(self._cell, self._base, self._losses, self._leading, self._by_row)
+        by_key = (self._by_row - self._seeds * self._totals.min(axis=1)) / UNIT / self._seeds
+        return answer_of(self._cell, self._base, self._losses, self._leading, by_key)
 
 
 def _pieces(begin: int, end: int, *, step: int) -> Iterator[Ints]:

@@ -51,7 +51,7 @@ def lead(replay: Replay) -> dict[str, str]:
     if stake <= 0:
         worth = "Nothing was at stake: every action has lost the same."
         return {"compared": compared, "worth": worth, "sure": f"Over {counted(seeds, 'seed')}."}
-    of = "" if keys > 1 else f" ({replay.actions[int(replay.base.totals[0].argmin())]})"
+    of = "" if keys > 1 else f" ({replay.actions[int(replay.summed.totals[0].argmin())]})"
     gained = stake - best.mean
     amount = f"{number(abs(gained))} of {number(stake)} losses"
     rate = f"{number(per_thousand(abs(gained), replay.slots))} in a thousand slots"

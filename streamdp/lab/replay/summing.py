@@ -13,8 +13,9 @@ Both run on workers (`lab.workers`). Folds may be made in any order, and are add
 sums are the same however a log is cut into parts. A log that only one process can read, such as a
 topic, is read and counted in this one, and its portions are folded by the workers.
 
-A worker's memory is bounded by a part and its keys; here it is by the keys (and by the cuts, see
-`store`).
+A worker's memory is bounded by a part and its keys. Here names of keys are in memory; what is known
+of each, such as its sums (see `store`), is in mapped files where it is much. What a grid draws from
+the sums is drawn share by share, of as many keys as fit in memory together (`curves`).
 
 Learners that resample draw the events anew for every seed, so their sums are of other losses: a
 fold takes each part's events once more for each seed, cut at their own blocks.
@@ -45,10 +46,11 @@ from streamdp.core.kinds.losses import resampled
 from streamdp.core.randomness import Purpose
 from streamdp.core.segments import Adder, Grouped
 from streamdp.lab.common.bench import Bench, Rows
+from streamdp.lab.common.mapped import Arrays, Gathered, by_key, grown, let_go, longest_first
 from streamdp.lab.logs.clipping import rows_outside
 from streamdp.lab.logs.log import Held, Log, LogPart, Portion
 from streamdp.lab.replay.cuts import CutPlan
-from streamdp.lab.replay.store import CutStore, CutSums, code
+from streamdp.lab.replay.store import CutSums, LaidSums, code
 from streamdp.lab.workers import IN_PROCESS, Workers
 
 _EIGHT = np.float32(8)
@@ -134,6 +136,7 @@ class StretchSums:
 Progress = Callable[[int], None]
 """Receives the number of slots that were read so far."""
 
+_LAID = 1 << 16  # sums that are laid out together
 _RESAMPLED_VALUES = 1 << 20  # losses that are drawn at once
 
 
@@ -143,8 +146,10 @@ class Summed:
 
     rows: Rows
     slots: Ints  # by row
-    sums: CutSums
-    resampled: tuple[CutSums, ...]  # by seed; empty if no learner resamples
+    totals: Ints  # rows × K: the sums at the end
+    order: Ints  # rows as the sums lie: the longest first
+    sums: LaidSums
+    resampled: tuple[LaidSums, ...]  # by seed; empty if no learner resamples
     nulls: int
     clipped: int
     actions: tuple[str, ...]
@@ -153,6 +158,16 @@ class Summed:
     def longest(self) -> int:
         """The slots of the longest key."""
         return int(self.slots.max())
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SummedKeys:
+    """Some keys that fit in memory together."""
+
+    slots: Ints  # by key, the longest first
+    tags: NDArray[np.uint8]  # keys × seeds × 16
+    sums: CutSums
+    resampled: tuple[CutSums, ...]
 
 
 # -- count ---------------------------------------------------------------------------------------
@@ -178,7 +193,7 @@ class Places:
             where[at] = self._numbers.setdefault((portion.partition, batch.keys[key]), new)
             if where[at] == new:
                 self.born.append(born[at])
-        self.slots = _grown(self.slots, len(self.born))
+        self.slots = grown(self.slots, len(self.born))
         self.slots[where] += grouped.counts
         return where, grouped
 
@@ -214,7 +229,8 @@ class Begun:
 
     part: LogPart
     before: Ints  # the slots of each key before this part, in the order of `Counted`
-    tags: NDArray[np.uint8]  # keys × seeds × 16, where bits are drawn: what addresses them
+    tags: NDArray[np.uint8]  # rows × seeds × 16: what addresses bits
+    rows: Ints  # of each key in these; none where no bits are drawn
 
     def __repr__(self) -> str:
         """Show the part, never its content."""
@@ -295,7 +311,7 @@ def fold(
     for portion in begun.part.portions():
         which, grouped = places.of(portion)
         first = begun.before[which] + places.slots[which] - grouped.counts + 1
-        tags = begun.tags[which] if len(begun.tags) else begun.tags
+        tags = np.asarray(begun.tags[begun.rows[which] if len(begun.rows) else begun.rows])
         chunk = Chunk(portion.batch.content["losses"], grouped, first, tags)
         stretches = _stretches(chunk, bench, plan)
         sums = adder.sums(chunk.losses, grouped, stretches.begin, stretches.length)
@@ -345,7 +361,7 @@ class PartTally:
 
     def add(self, which: Ints, stretches: Stretches, sums: Ints) -> None:
         """Add the sums of stretches of some keys, and keep those at cuts."""
-        self._total = _grown(self._total, int(which.max()) + 1)
+        self._total = grown(self._total, int(which.max()) + 1)
         upto = np.cumsum(sums, axis=0)
         before = np.zeros_like(upto[: len(which)])
         before[1:] = upto[stretches.last[:-1]]
@@ -364,25 +380,42 @@ class PartTally:
 
 
 class SumsTally:
-    """Cumulative sums of every row, kept where they were cut."""
+    """Cumulative sums of every row, kept where they were cut, each row's in their order."""
 
-    __slots__ = ("_store", "_total")
+    __slots__ = ("_counts", "_gathered", "total")
 
     def __init__(self, actions: int) -> None:
-        self._total = np.zeros((1, actions), dtype=np.int64)
-        self._store = CutStore(actions)
+        self.total: Ints = np.zeros((1, actions), dtype=np.int64)
+        self._counts: Ints = np.zeros(1, dtype=np.int64)
+        self._gathered = Gathered()
 
     def add(self, rows: Ints, sums: PartSums) -> None:
         """Add the sums of a part, whose keys have these rows."""
-        self._total = _grown(self._total, int(rows.max()) + 1)
+        self.total = grown(self.total, int(rows.max()) + 1)
         of = rows[sums.of]
-        self._store.add(of, sums.cut, sums.upto + self._total[of])
-        self._total[rows] += sums.total
+        self._keep(of, sums.cut, sums.upto + self.total[of])
+        self.total[rows] += sums.total
+        let_go(self.total)
 
-    def finish(self, slots: Ints) -> CutSums:
-        """Finish with a last cut where each row ends."""
-        self._store.add(np.arange(len(slots)), slots, self._total[: len(slots)])
-        return self._store.finish()
+    def _keep(self, rows: Ints, cuts: Ints, sums: Ints) -> None:
+        self._gathered.add((rows.astype(np.int32), cuts, sums))
+        self._counts = grown(self._counts, len(self.total))
+        self._counts += np.bincount(rows, minlength=len(self._counts))
+
+    def finish(self, slots: Ints, order: Ints) -> LaidSums:
+        """All sums, row by row in this order, with a last cut where each row ends."""
+        self._keep(np.arange(len(slots)), slots, self.total[: len(slots)])
+        counts = np.array(self._counts[: len(slots)])
+        like = ((np.int64, 0), (np.int64, self.total.shape[1]))
+        laid = by_key(counts, self._chunks(), like, order)
+        return LaidSums(np.append(0, np.cumsum(counts[order])), *laid)
+
+    def _chunks(self) -> Iterator[tuple[NDArray[np.int32], Arrays]]:
+        columns = self._gathered.columns()
+        for first in range(0, len(columns[0]), _LAID):
+            rows, *more = (np.array(column[first : first + _LAID]) for column in columns)
+            let_go(*columns)
+            yield rows, tuple(more)
 
 
 def sum_log(
@@ -396,40 +429,36 @@ def sum_log(
 ) -> Summed:
     """Count, fold and add the parts of a log. `progress` may stop it by raising."""
     rows, slots, clipped, done, nulls = Rows(bench), np.zeros(1, np.int64), 0, 0, 0
-    tallies = [SumsTally(len(log.actions)) for _ in range(1 + len(bench.seeds))]
-    drawn = bool(plan.prefix) or resampling is not None
+    seeds, K = () if resampling is None else bench.seeds, len(log.actions)
+    tallies = [SumsTally(K) for _ in (None, *seeds)]
+    drawn, near = bool(plan.prefix or seeds), workers.near is workers
     waiting: deque[Ints] = deque()  # the rows of parts that are not added yet
 
     def begun() -> Iterator[Begun]:
         nonlocal slots
         for part, counted in counts_of(log, workers):
             which = rows.find(counted.keys, counted.born)
-            slots = _grown(slots, len(rows))
-            before = slots[which]
+            slots = grown(slots, len(rows))
+            before = np.asarray(slots[which])
             slots[which] += counted.slots
             waiting.append(which)
-            yield Begun(part, before, rows.tags(which if drawn else which[:0]))
+            wanted = which if drawn else which[:0]
+            tags = (rows.every_tag, wanted) if near else (rows.tags(wanted), np.arange(len(wanted)))
+            yield Begun(part, before, *tags)
 
-    work = partial(fold, actions=len(log.actions), bench=bench, plan=plan, resampling=resampling)
+    work = partial(fold, actions=K, bench=bench, plan=plan, resampling=resampling)
     for folded in workers.map(work, begun()):
         which = waiting.popleft()
-        for tally, sums in zip(tallies, folded.sums, strict=False):
+        for tally, sums in zip(tallies, folded.sums, strict=True):
             tally.add(which, sums)
         nulls, clipped, done = nulls + folded.nulls, clipped + folded.clipped, done + folded.slots
         progress(done)
     if not done:
         raise InvalidConfig(log.name, "empty", expected="at least one event", got="none")
-    slots = slots[: len(rows)]
-    again = tallies[1:] if resampling is not None else []
-    return Summed(
-        rows,
-        slots,
-        tallies[0].finish(slots),
-        tuple(tally.finish(slots) for tally in again),
-        nulls,
-        clipped,
-        log.actions,
-    )
+    slots = np.array(slots[: len(rows)])
+    order, totals = longest_first(slots), tallies[0].total[: len(rows)]
+    laid, *again = (tally.finish(slots, order) for tally in tallies)
+    return Summed(rows, slots, totals, order, laid, tuple(again), nulls, clipped, log.actions)
 
 
 def counts_of(log: Log, workers: Workers) -> Iterator[tuple[LogPart, Counted]]:
@@ -442,12 +471,3 @@ def counts_of(log: Log, workers: Workers) -> Iterator[tuple[LogPart, Counted]]:
         held = (Held(portion) for portion in log.portions())
         parts = ((part, count(part)) for part in held)
     return ((part, counted) for part, counted in parts if counted.keys)
-
-
-def _grown(array: Ints, rows: int) -> Ints:
-    """An array with room for this many rows."""
-    if rows <= len(array):
-        return array
-    more = np.zeros((max(rows, 2 * len(array)), *array.shape[1:]), dtype=np.int64)
-    more[: len(array)] = array
-    return more
