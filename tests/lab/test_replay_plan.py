@@ -234,7 +234,7 @@ def test_does_the_command_recommend() -> None:
         (["--changes-every", "0"], "--changes-every: slots; expected 6 or more, got 0"),
         (
             ["--changes-every", "9", "--target-regret", "3"],
-            "expected no --target-regret with it, got 3",
+            "--target-regret: cannot be planned; expected no --changes-every with it, got 3",
         ),
         (["--config", "x.toml"], "expected no --actions, --epsilon or --learner with it"),
         (

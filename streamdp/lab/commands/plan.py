@@ -6,11 +6,11 @@ best action changes, and learners are compared.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -133,47 +133,43 @@ def plan(
     streamdp plan --actions 5 --epsilon 0.1,0.3,1,3 --gap 0.1
     streamdp plan --actions 5 --epsilon 1 --gap 0.5 --rewards amounts.txt
     """
-    if (column is not None) > (rewards is not None):
-        raise _refused("--column", expected="--rewards with it", got=str(column))
-    of_losses = {"--base": base, "--target-regret": target_regret}
-    of_feedback: dict[str, object] = {
-        "--rate": rate,
-        "--traffic": traffic,
-        "--markdown": markdown or None,
-    }
-    of_feedback |= {"--context": context, "--interactions": interactions}
-    if interactions is not None and context is None:
-        raise _refused("--interactions", expected="--context with it", got=interactions)
-    if as_json and markdown:
-        raise _refused("--markdown", expected="no --json with it", got="both")
+    named = {
+        "--base": base, "--target-regret": target_regret, "--rate": rate, "--traffic": traffic,
+        "--markdown": markdown or None, "--context": context, "--interactions": interactions,
+        "--changes-every": changes_every, "--learner": learner, "--column": column,
+        "--keys": None if keys == 1 else keys,
+    }  # fmt: skip
+    given = {name: value for name, value in named.items() if value is not None}
+    for name, needed, there in (
+        ("--column", "--rewards", rewards), ("--interactions", "--context", context),
+    ):  # fmt: skip
+        if name in given and there is None:
+            raise _refused(name, expected=f"{needed} with it", got=str(given[name]))
+    if as_json:
+        _refuse_beside("--json", given, ("--markdown",))
     if target_regret is not None and not 0 < target_regret < inf:
         raise _refused("--target-regret", expected="losses, above 0", got=str(target_regret))
     several = [] if epsilon is None else epsilon.split(",")
-    alone = (changes_every, target_regret, markdown, context) != (None, None, False, None)
-    if len(several) > 1 and alone:
-        expected = "one ε with --changes-every, --target-regret, --markdown or --context"
+    if len(several) > 1 and (alone := given.keys() & _OF_ONE_EPSILON):
+        expected = f"one ε with {' and '.join(sorted(alone))}"
         raise _refused("--epsilon", expected=expected, got=f"{len(several)} of them")
-    first = several[0] if several else None
-    many, exact, text, configured, own = _asked(actions, first, config, stream, learner)
+    asked = _asked(actions, several[0] if several else None, config, stream, learner)
     if rewards is not None:
-        others = {**of_losses, **of_feedback, "--changes-every": changes_every}
-        for name, value in others.items():
-            if value is not None:
-                raise _refused(name, expected="no --rewards with it", got=str(value))
-        _most(rewards, column, many, exact, gap, as_json=as_json)
+        _refuse_beside("--rewards", given, (*_OF["losses"], *_OF["feedback"], "--changes-every"))
+        _most(rewards, column, asked, gap, as_json=as_json)
         return
-    observes = observes or configured or "losses"
-    _check_kind(observes, of_losses, of_feedback)
-    if configured not in (None, observes):
-        raise _refused(f"--config {config}", expected=f"a stream of {observes}", got=configured)
-    most, unit = _unit(config, stream)
-    if most != 1.0:
-        rate, gap = (None if rate is None else rate / most), gap / most
+    kind = observes or asked.observes or "losses"
+    _check_kind(kind, given)
+    if asked.observes not in (None, kind):
+        raise _refused(f"--config {config}", expected=f"a stream of {kind}", got=asked.observes)
+    if asked.most != 1.0:
+        rate, gap = (None if rate is None else rate / asked.most), gap / asked.most
         if not as_json:
+            one = f"{asked.most:g} {asked.unit}"
             typer.echo(
-                f"1 stands for {most:g} {unit} here: --rate and --gap are in {unit}, and a regret"
-                f" times {most:g} is too. Each order is taken for one of {most:g} {unit}, which is"
-                " the hardest case."
+                f"1 stands for {one} here: --rate and --gap are in {asked.unit}, and a regret times"
+                f" {asked.most:g} is too. Each order is taken for one of {one}, which is the"
+                " hardest case."
             )
     from streamdp.core.calibration import parse_epsilon
     from streamdp.core.learners.recipes import OBSERVED
@@ -182,84 +178,97 @@ def plan(
     from streamdp.lab.planning import NO_NOISE, Wish, least, plan_changes, plan_for
     from streamdp.lab.planning import as_json as figures_of
 
-    if context is not None or own is not None:
+    if context is not None or asked.own is not None:
         from streamdp.lab.commands._contexts import show
         from streamdp.lab.context_worlds import Table
 
-        if own is not None and context is not None:
-            raise _refused("--context", expected="none: the stream has its own", got=context)
-        given = {
-            "--learner": learner,
-            "--changes-every": changes_every,
-            "--markdown": markdown or None,
-            "--keys": None if keys == 1 else keys,
-        }
-        for name, value in given.items():
-            if value is not None:
-                raise _refused(name, expected="no --context with it", got=str(value))
-        of_all: dict[str, Any] = {"rate": rate or 0.0, "gap": gap, "slots": horizon, "seed": seed}
-        of_all["traffic"] = traffic
-        if own is not None:
-            table = Table.of_stream(own, **of_all)
-        else:
+        _refuse_beside("--context", given, ("--learner", "--changes-every", "--markdown", "--keys"))
+        world: dict[str, Any] = {"rate": rate or 0.0, "gap": gap, "slots": horizon, "seed": seed}
+        world["traffic"] = traffic
+        if asked.own is None:
             shape, parts = Table.read(context or ""), interactions or "all"
-            table = Table(shape, many, epsilon=exact, interactions=parts, **of_all)
+            table = Table(shape, asked.actions, epsilon=asked.epsilon, interactions=parts, **world)
+        elif context is not None:
+            raise _refused("--context", expected="none: the stream has its own", got=context)
+        else:
+            table = Table.of_stream(asked.own, **world)
         show([table], as_json=as_json)
         return
-    if observes == "feedback":
-        text = text or OBSERVED[observes].default
-        wish = Wish.of_clicks(text, many, rate or 0.0, gap, horizon, seed, keys, traffic)
+    text = asked.learner or OBSERVED[kind].default
+    if kind == "feedback":
+        wish = Wish.of_clicks(text, asked.actions, rate or 0.0, gap, horizon, seed, keys, traffic)
     else:
-        candidate = parse_candidate(text or OBSERVED[observes].default)
-        wish = Wish(candidate, many, gap, horizon, seed, base, keys)
+        wish = Wish(parse_candidate(text), asked.actions, gap, horizon, seed, base, keys)
     if markdown:
-        typer.echo(_markdown(wish, exact))
+        typer.echo(_markdown(wish, asked.epsilon))
         return
     if changes_every is not None:
-        if learner is not None and wish.observes == "losses":
-            expected = "no --changes-every with it (ways to go on are compared)"
-            raise _refused("--learner", expected=expected, got=learner)
-        if target_regret is not None:
-            expected = "no --target-regret with it"
-            raise _refused("--changes-every", expected=expected, got=str(target_regret))
-        world, answers = plan_changes(wish, exact, every=changes_every)
-        figures = figures_of(wish, answers, world, changes_every)
+        if kind == "losses":  # ways to go on are compared, whatever the learner
+            _refuse_beside("--changes-every", given, ("--learner",))
+        _refuse_beside("--changes-every", given, ("--target-regret",))
+        changing, answers = plan_changes(wish, asked.epsilon, every=changes_every)
+        figures = figures_of(wish, answers, changing, changes_every)
     else:
-        free = NO_NOISE if wish.observes == "feedback" else None
+        free = NO_NOISE if kind == "feedback" else None
         budgets = [parse_epsilon(of, "--epsilon") for of in several[1:]]
-        every: list[Fraction | None] = [exact, *budgets, *([free] if budgets else [])]
+        every: list[Fraction | None] = [asked.epsilon, *budgets, *([free] if budgets else [])]
         figures = figures_of(wish, [plan_for(wish, of) for of in every])
     if target_regret is not None:
         figures |= least(wish, target_regret)
     report("simulation", figures, json_at=Path("-") if as_json else None)
 
 
-def _most(
-    path: Path, column: str | None, actions: int, epsilon: Fraction, gap: float, *, as_json: bool
-) -> None:
+_OF = {
+    "losses": ("--base", "--target-regret"),
+    "feedback": ("--rate", "--traffic", "--markdown", "--context", "--interactions"),
+}
+"""Options of each kind of stream."""
+
+_OF_ONE_EPSILON = {"--changes-every", "--target-regret", "--markdown", "--context"}
+
+
+def _refuse_beside(option: str, given: Mapping[str, object], others: Iterable[str]) -> None:
+    """Refuse options that say nothing beside another."""
+    for name in others:
+        if name in given:
+            raise _refused(name, expected=f"no {option} with it", got=str(given[name]))
+
+
+def _most(path: Path, column: str | None, asked: _Asked, gap: float, *, as_json: bool) -> None:
     """Say which `most` loses least for these rewards."""
     from streamdp.cli.common import print_report
     from streamdp.lab.most import compared, read, told
 
     if not 0 < gap < inf:
         raise _refused("--gap", expected="above 0, in the unit of the rewards", got=str(gap))
-    found = compared(read(path, column), actions=actions, epsilon=epsilon, gap=gap)
+    rewards = read(path, column)
+    found = compared(rewards, actions=asked.actions, epsilon=asked.epsilon, gap=gap)
     print_report(found, told, as_json=as_json)
 
 
-def _check_kind(
-    observes: str, of_losses: Mapping[str, object], of_feedback: Mapping[str, object]
-) -> None:
+def _check_kind(observes: str, given: Mapping[str, object]) -> None:
     """Refuse options of the other kind."""
-    if observes not in ("losses", "feedback"):
+    if observes not in _OF:
         raise _refused("--observes", expected="losses | feedback", got=observes)
-    other = "losses" if observes == "feedback" else "feedback"
-    for name, given in (of_losses if observes == "feedback" else of_feedback).items():
-        if given is not None:
+    (other,) = _OF.keys() - {observes}
+    for name in _OF[other]:
+        if name in given:
             raise _refused(name, expected=f"--observes {other} with it", got=observes)
-    if observes == "feedback" and of_feedback["--rate"] is None:
+    if observes == "feedback" and "--rate" not in given:
         expected = "the mean reward of all actions but the best, such as 0.02"
         raise _refused("--rate", expected=expected, got="none")
+
+
+class _Asked(NamedTuple):
+    """What is planned: as the options say, or as a stream is configured."""
+
+    actions: int
+    epsilon: Fraction
+    learner: str | None
+    observes: str | None = None
+    own: PolicyLearner | None = None  # a configured learner with contexts
+    most: float = 1.0  # the largest reward
+    unit: str = ""
 
 
 def _asked(
@@ -268,50 +277,38 @@ def _asked(
     config: Path | None,
     stream: str | None,
     learner: str | None,
-) -> tuple[int, Fraction, str | None, str | None, PolicyLearner | None]:
-    """The number of actions, ε, the learner, what a configured stream observes.
-
-    And its own learner, where it has contexts.
-    """
+) -> _Asked:
+    """Read the options, or the configuration."""
     from streamdp.core.calibration import parse_epsilon
 
     if config is None:
         if actions is None or epsilon is None or stream is not None:
-            given = {"--actions": actions, "--epsilon": epsilon, "--stream": stream}
-            got = " and ".join(name for name, value in given.items() if value is not None)
+            named = {"--actions": actions, "--epsilon": epsilon, "--stream": stream}
+            got = " and ".join(name for name, value in named.items() if value is not None)
             expected = "--actions and --epsilon, or --config with or without --stream"
             raise _refused("plan", expected=expected, got=got or "neither")
-        return actions, parse_epsilon(epsilon, "--epsilon"), learner, None, None
+        return _Asked(actions, parse_epsilon(epsilon, "--epsilon"), learner)
     if actions is not None or epsilon is not None or learner is not None:
         expected = "no --actions, --epsilon or --learner with it"
         got = f"--actions {actions}, --epsilon {epsilon}, --learner {learner}"
         raise _refused("--config", expected=expected, got=got)
     configuration: Configuration = load(config)
     name = chosen(configuration, stream).stream
-    planned = configuration.streams[name]
+    planned, feedback = configuration.streams[name], configuration.tables.streams[name].feedback
     configured, observes = planned.learner, planned.table.observes
-    charge = configured.releases[0].epsilon
+    charge, most, unit = configured.releases[0].epsilon, 1.0, ""
     if not charge:
         got = configured.recipe.name
         raise _refused(f"--config {config}", expected="a learner with ε", got=got)
-    if planned.contexts is not None:
-        from streamdp.core.kinds.feedback import PolicyLearner
+    if feedback is not None and feedback.most is not None:
+        most, unit = float(feedback.most), feedback.reward_unit
+    if planned.contexts is None:
+        many, text = len(configured.actions), text_of(configured)
+        return _Asked(many, charge, text, observes, most=most, unit=unit)
+    from streamdp.core.kinds.feedback import PolicyLearner
 
-        assert isinstance(configured, PolicyLearner)
-        actions = len(planned.actions)
-        return actions, charge, None, observes, configured
-    return len(configured.actions), charge, text_of(configured), observes, None
-
-
-def _unit(config: Path | None, stream: str | None) -> tuple[float, str]:
-    """The largest reward of a configured stream, and its unit."""
-    if config is None:
-        return 1.0, ""
-    configuration = load(config)
-    feedback = configuration.tables.streams[chosen(configuration, stream).stream].feedback
-    if feedback is None or feedback.most is None:
-        return 1.0, ""
-    return float(feedback.most), feedback.reward_unit
+    assert isinstance(configured, PolicyLearner)
+    return _Asked(len(planned.actions), charge, None, observes, configured, most, unit)
 
 
 def text_of(learner: Kind) -> str:
