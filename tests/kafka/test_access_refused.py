@@ -147,6 +147,7 @@ async def test_a_right_that_is_taken_away_is_waited_for_by_its_stream_alone(
             while len(await home.lines()) < 40:
                 await until(worker, HOME, lambda part: part.status is not Status.HALTED)
         assert "poll_lost" not in {line[0] for line in worker.log.lines}
+        assert WORD not in str(worker.log.lines)
     assert await home.wrong() == []
     assert await other.wrong() == []
 
