@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from streamdp.assembly.kept import KeptRequest, KeptRequests, Name, name_of
 from streamdp.assembly.persons import Persons
@@ -100,7 +100,7 @@ class Join:
         self._null = (NULL_LOSS,) * recipe.gains
         self._nothing = (rules.default,) * recipe.gains
         self._length = len(encode(self._null))
-        self._known: dict[tuple[float, ...], bytes] = {}
+        self._known: dict[tuple[Any, ...], bytes] = {}
         self._shared: dict[tuple[float, ...], tuple[float, ...]] = {}
 
     # -- what is read ------------------------------------------------------------------------------
@@ -275,7 +275,7 @@ class Join:
         value = self._encoded(self._losses(number, request))
         return request.key, value, event_headers(request.headers, but=self._not_copied)
 
-    def _encoded(self, losses: tuple[float, ...]) -> bytes:
+    def _encoded(self, losses: tuple[Any, ...]) -> bytes:
         """An event's bytes; most events have one of a few losses, so some encodings are cached."""
         if losses not in self._known:
             value = self._encode(losses)
@@ -291,7 +291,7 @@ class Join:
             self._known[losses] = value
         return self._known[losses]
 
-    def _losses(self, number: int, request: KeptRequest) -> tuple[float, ...]:
+    def _losses(self, number: int, request: KeptRequest) -> tuple[Any, ...]:
         counts = request.named and self._after(number, request.time) is not None
         if self._persons is not None:
             person = only(request.headers, PERSON_HEADER)
@@ -306,8 +306,8 @@ class Join:
         if request.gains is not None:
             losses = tuple([1.0 - min(1.0, gain) for gain in request.gains])
         if self._recipe.names_arm:
-            assert isinstance(asked, int)
-            return (*losses, asked)
+            assert isinstance(asked, tuple)
+            return (*losses, *asked)
         return losses
 
     # -- what must be read again -------------------------------------------------------------------

@@ -29,6 +29,7 @@ from streamdp.assembly.rules import Gains
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.grid import share_of
+from streamdp.core.kinds.names import is_name
 from streamdp.wire.nesting import SHORT, too_deep
 
 Value = bytes | None
@@ -61,7 +62,7 @@ class AssemblyRecipe(Protocol):
 
     @property
     def names_arm(self) -> bool:
-        """Whether a request's content is the number of the arm that its event must name."""
+        """Whether a request's content is what its event must name: a cell, and an action."""
         ...
 
     def question(self, value: Value) -> object:
@@ -150,7 +151,9 @@ class PrivateRewards:
     """`feedback` with `played = "value"`: the request's content says what was shown, and to whom.
 
     A request that names an unknown action cannot be read, nor one without a context where the
-    stream has fields. `pscore` is for those who may read requests; an event does not have it.
+    stream has fields. Where the stream has room a name may have come since: it goes into the event,
+    whose reader knows the list. `pscore` is for those who may read requests; an event does not have
+    it.
     """
 
     asks: ClassVar[bool] = True
@@ -158,6 +161,7 @@ class PrivateRewards:
     actions: tuple[str, ...]
     contexts: Contexts | None = None
     rewards: Rewards = Rewards()
+    room: bool = False
 
     @property
     def setting(self) -> str:
@@ -170,16 +174,16 @@ class PrivateRewards:
         """One."""
         return 1
 
-    def question(self, value: Value) -> int:
-        """The arm: the action's number, in the cell of the context."""
+    def question(self, value: Value) -> tuple[int, str]:
+        """The arm: the cell of the context, and the action."""
         if self.contexts is None:
             cell, action = 0, _asked(_PLAYED, value).action
         else:
             asked = _asked(_PLAYED_IN_CONTEXT, value)
             cell, action = self.contexts.cell(asked.context), asked.action
-        if action not in self.actions:
+        if action not in self.actions and not (self.room and is_name(action)):
             raise Unreadable
-        return cell * len(self.actions) + self.actions.index(action)
+        return cell, action
 
     def answer(self, question: object, value: Value) -> Gains | None:
         """The reward."""

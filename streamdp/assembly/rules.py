@@ -9,16 +9,17 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from streamdp.core.errors import InvalidConfig
 
 Gains = Sequence[float]
 """Each action's gain in [0, 1]: 1 − loss. A single gain if only the shown action has one."""
 
-Encode = Callable[[Sequence[float]], bytes]
+Encode = Callable[[Sequence[Any]], bytes]
 """Encodes losses as an event's bytes, whose length is always the same.
 
-Where events name their arm, its number follows the loss; without it the event is null."""
+Where events name their arm, its cell and its action follow the loss; without them it is null."""
 
 NULL_LOSS = 0.5
 

@@ -123,7 +123,7 @@ def _with_choice(
         if line.filter is not UNSET:
             expected = "no filter where contexts are private: exclusions are content"
             refuse(where, "would publish what was excluded", expected, "a filter")
-        arm = cell * len(actions) + actions.index(line.action)
+        arm = feedback.arm(line.action, cell=cell)
         return key, request_content(feedback, arm, pscore), headers
     more: list[tuple[str, bytes | None]] = []
     if line.action is not UNSET:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
@@ -204,10 +205,10 @@ def _of_assembly(
         writers = [
             None if contents is None else up_to_date(contents) for contents in contents_of(table)
         ]
-    stream = configuration.streams[table.stream]
-    read = loop_records(
-        file, source, mode=table.mode, actions=actions, key=key, feedback=stream.feedback
-    )
+    feedback = configuration.streams[table.stream].feedback
+    if feedback is not None:
+        feedback = replace(feedback, actions=tuple(actions))
+    read = loop_records(file, source, mode=table.mode, actions=actions, key=key, feedback=feedback)
 
     def record(line: Line) -> Sent:
         own, value, headers = line.record

@@ -443,7 +443,8 @@ class ActionsCache:
             choice = settled(answer, names.actions, excluded, told)
         else:
             back, at = answer.back(followed.ordinal), cell if of is names else 0
-            added = followed.added(names, answer.epoch)
+            if added := followed.added(names, answer.epoch):  # a content says what was shown
+                told = replace(of, actions=(*names.actions, *added)).told(cell)
             choice = choose(answer, request, at, told, excluded, back, added)
         return structs.replace(choice, list=followed.ordinal) if followed.ordinal else choice
 

@@ -98,6 +98,8 @@ class Batch:
     reads it (which is as sensitive as the input)."""
     allowed: Bools | None = None
     """Which actions (K) may have a chance in policies that begin with these slots; None: all."""
+    named: int | None = None
+    """How many columns (of a cell) have a name; None: those that began with one."""
 
     @classmethod
     def of_losses(cls, keys: Sequence[Key], losses: ArrayLike, offsets: ArrayLike) -> Batch:
@@ -203,6 +205,7 @@ class Batch:
             None if self.times is None else self.times[some],
             None if self.unusable is None else self.unusable[some],
             self.allowed,
+            self.named,
         )
 
     def __repr__(self) -> str:

@@ -121,7 +121,8 @@ def play(kind: Kind, size: int, fill: Fill, bits: DealtBits) -> Iterator[Step]:
         if not len(rows):
             yield Step(block, came, in_force, ended, opening[:0])
             return
-        released = kind.draw(name, private, public, partial(bits, rows=rows, block=block))
+        drawn = kind.draw(name, private, public, partial(bits, rows=rows, block=block))
+        released = evidence.of_named(drawn)
         yield Step(block, came, in_force, ended, released)
         public |= evidence.fold(public, released, lengths)
 

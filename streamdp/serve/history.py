@@ -448,8 +448,8 @@ class StreamHistory:
 def _gained(evidence: ReleasedSums | ReleasedTables, gains: Floats, shown: Floats) -> Sum:
     """What a block's shows gained together."""
     noise = evidence.noise.on_sums + evidence.noise.on_counts / 4  # a gain is within ±1/2
-    if evidence.room:  # counts are exact: an action that was not shown has noise alone
-        there = (shown.reshape(-1, evidence.listed) > 0).any(axis=0)
+    if evidence.room:  # exact counts, and noisy ones of columns without a name, are 0
+        there = (shown.reshape(-1, evidence.listed) != 0).any(axis=0)
         gains = gains.reshape(-1, evidence.listed)[:, there]
     return Sum(1, round(shown.sum()), float(gains.sum()), noise * gains.size)
 

@@ -85,7 +85,10 @@ def joined(
     if int(slots.sum()) > len(keys):
         index, offsets = np.repeat(index, slots), np.repeat(offsets, slots)
         times = None if times is None else np.repeat(times, slots)
-    batch = Batch(distinct, index, offsets, content, times, unusable, records[0].listed.allowed)
+    listed = records[0].listed
+    batch = Batch(
+        distinct, index, offsets, content, times, unusable, listed.allowed, listed.named
+    )  # fmt: skip
     most = maxsize if most_key_bytes is None else most_key_bytes
     if max(map(len, filter(None, distinct)), default=0) <= most:
         return batch, 0

@@ -56,6 +56,11 @@ class TakenNames(NamedTuple):
         """The names that have no part of policies."""
         return tuple(without_part(self.names, self.paused))
 
+    @property
+    def named(self) -> int | None:
+        """How many columns have a name; None: those that have one without a list."""
+        return len(names_in(self.names)) if self.ordinal else None
+
 
 NO_LIST = TakenNames(0, (), None)
 

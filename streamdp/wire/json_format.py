@@ -238,7 +238,8 @@ class JsonFormat:
             return played
         levels = [{} if of is None else of.context for of in events]
         cells = np.array([contexts.cell(of) for of in levels], dtype=np.int32)
-        return np.where(played == NO_ARM, NO_ARM, cells * np.int32(len(arms)) + played)
+        columns = np.int32(len(feedback.in_cell))
+        return np.where(played == NO_ARM, NO_ARM, cells * columns + played)
 
 
 PROBABILITY = "pscore"
@@ -258,7 +259,7 @@ def request_content(feedback: Feedback, arm: int, probability: float | None) -> 
 def naming(feedback: Feedback, arm: int) -> dict[str, object]:
     """How contents name an arm; no action has the empty name, which stands for none."""
     contexts = feedback.contexts
-    cell, action = divmod(arm, len(feedback.actions))
+    cell, action = divmod(arm, len(feedback.in_cell))
     if arm == NO_ARM:
         cell = 0 if contexts is None else contexts.unknown
     named: dict[str, object] = {"action": "" if arm == NO_ARM else feedback.actions[action]}

@@ -18,7 +18,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from streamdp.core.arrays import Bools, Ints
 from streamdp.core.errors import StateMismatch
-from streamdp.core.events import ACTION, SPARE, SUMS, After, Batch, Carried, Key
+from streamdp.core.events import ACTION, SPARE, SUMS, After, Batch, Carried, Key, names_in
 from streamdp.core.releases import Identity, names_of_sums
 
 LIVE, FALLBACK = "live", "fallback"
@@ -441,6 +441,11 @@ class TakenList(Struct, frozen=True, kw_only=True, tag_field="type", tag="list")
         """The names that have no part of policies."""
         return without_part(self.actions, self.paused)
 
+    @property
+    def named(self) -> int:
+        """How many columns have a name."""
+        return len(names_in(self.actions))
+
 
 def allowed_of(actions: Sequence[str], paused: Collection[str]) -> Bools:
     """Which columns may have a chance in policies.
@@ -475,8 +480,10 @@ def under_lists(
     for taken, begin, end in zip((None, *lists), since[:-1], since[1:], strict=True):
         some = (batch.offsets >= begin) & (batch.offsets < end)
         if some.any():
-            allowed = None if taken is None else taken.allowed()
-            yield replace(batch.part(some), allowed=allowed), taken
+            part = batch.part(some)
+            if taken is not None:
+                part = replace(part, allowed=taken.allowed(), named=taken.named)
+            yield part, taken
 
 
 LedgerLine = Charge | EpochMark | TakenList

@@ -115,9 +115,10 @@ class RawFormat:
         if feedback.played == "value":
             assert feedback.contexts is not None, "checked when the format was made"
             whole, count = rows.view(np.uint32), len(self.actions)
+            columns = np.int32(len(feedback.in_cell))
             cells = np.minimum(whole[:, 0], np.uint32(feedback.contexts.unknown)).astype(np.int32)
             actions = np.minimum(whole[:, 1], np.uint32(count)).astype(np.int32)
-            played = np.where(actions == count, NO_ARM, cells * np.int32(count) + actions)
+            played = np.where(actions == count, NO_ARM, cells * columns + actions)
         return feedback.observed(rows[:, -1], slots, headers, frames=self.frames, played=played)
 
     def encode(self, rows: NDArray[np.float32], *, played: Sequence[int] = ()) -> bytes:
@@ -125,7 +126,7 @@ class RawFormat:
         feedback, table = self.feedback, checked_rows(self, rows)
         if feedback is not None and feedback.played == "value":
             assert feedback.contexts is not None, "checked when the format was made"
-            count = len(self.actions)
+            count = len(feedback.in_cell)
             nothing = feedback.contexts.unknown * count, count  # no action has this number
             arms = [(arm // count, arm % count) if arm != NO_ARM else nothing for arm in played]
             table = np.concatenate([np.array(arms, "<u4").view(np.float32), table], axis=1)

@@ -18,11 +18,9 @@ from typing import NamedTuple
 from msgspec import UNSET
 
 from streamdp.core.errors import InvalidConfig
+from streamdp.core.kinds.names import MOST_NAME_BYTES, is_name
 from streamdp.wire.lines import ACTION_SCHEMA, LIVE, ROOM_SCHEMA, ListLine
 from streamdp.wire.published import decode_list, encode_list
-
-MOST_NAME_BYTES = 100
-"""Bytes of the name of an action that is added: the size of lines must be known before."""
 
 LONGEST_NAME = '"' * MOST_NAME_BYTES
 """One that takes most in a line."""
@@ -118,7 +116,7 @@ def with_added(configured: Configured, names: Sequence[str], listed: Listed) -> 
     Listed(actions=['a', 'b'], paused=[], removed=[])
     """
     for name in names:
-        if not 0 < len(name.encode()) <= MOST_NAME_BYTES or min(name) < " ":
+        if not is_name(name):
             expected = f"1 … {MOST_NAME_BYTES} bytes, without control characters"
             got = f"{len(name.encode())} bytes"
             raise InvalidConfig("actions", "not a name", expected=expected, got=got)

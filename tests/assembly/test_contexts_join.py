@@ -47,7 +47,8 @@ from streamdp.service.diagnosis import telling
 from streamdp.service.listeners import check_listeners
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
-from streamdp.wire.formats import Format
+from streamdp.wire.formats import Format, renamed
+from streamdp.wire.revising import LONGEST_NAME
 from streamdp.wire.schemas import schema
 from tests.service.test_noninterference_assembling import Life, differing
 from tests.support.asking import asked
@@ -90,6 +91,7 @@ def settings(*, name: str = '"json"\npadding = "fixed"', context: str = CONTEXT)
 
 JSON = settings()
 SHOP = settings(name='"float32"')
+ROOMY = JSON.replace('fallback_action = "boots"', 'fallback_action = "boots"\nroom = 2')
 PLAIN = settings(context="")
 """Without contexts: contents name the action alone."""
 
@@ -255,6 +257,39 @@ def replace_release(choice: Answer) -> Answer:
 # -- what the join makes of it -------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("contexts", [True, False])
+def test_a_name_that_came_since_stands_in_an_event_of_the_same_length(
+    tmp_path: Path, contexts: bool
+) -> None:
+    """Whatever its length. What no action can be called makes a null event."""
+    spec, format_ = spec_of(tmp_path, ROOMY if contexts else ROOMY.replace(CONTEXT, ""))
+    later = (*ACTIONS, "gloves", LONGEST_NAME)
+    asked = [*later, "x" * 101, "a\nb", ""]
+    contents = [
+        msgspec.json.encode({"action": name, **({"context": WHO[5]} if contexts else {})})
+        for name in asked
+    ]
+    requests: list[Record] = [
+        (b"home", content, [("streamdp-request", b"r%d" % at)])
+        for at, content in enumerate(contents)
+    ]
+    outcomes = [outcome_record(Request(b"home", f"r{at}"), 1) for at in range(len(asked))]
+    made = [value or b"" for _, value, _ in events(spec, requests, outcomes)]
+    assert len({len(value) for value in made}) == 1
+    first = FIELDS.cell(WHO[5]) * 4 if contexts else 0
+    known = [*range(first, first + 4), *[NO_ARM] * 3]
+    seen = observe(renamed(format_, later), made, [[]] * len(made))
+    assert seen.played.tolist() == known
+    assert (seen.gain > 0).tolist() == [arm != NO_ARM for arm in known]
+    before = observe(format_, made, [[]] * len(made))
+    assert before.played.tolist() == [*known[:2], *[NO_ARM] * 5]
+
+
+def test_numbers_of_actions_cannot_name_one_that_comes_later(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig, match="not the name of one that comes later"):
+        shop(tmp_path, SHOP.replace('"boots"\n', '"boots"\nroom = 2\n', 1)).assemblies()
+
+
 def spec_of(folder: Path, text: str = JSON) -> tuple[AssemblySpec, Format]:
     configuration = shop(folder, text)
     (spec,) = configuration.assemblies()
@@ -407,15 +442,17 @@ def _learns_levels(patch: pytest.MonkeyPatch) -> None:
     honest = PrivateRewards.question
     unlisted: list[bytes] = []
 
-    def question(self: PrivateRewards, value: Value) -> int:
+    def question(self: PrivateRewards, value: Value) -> tuple[int, str]:
         try:
             return honest(self, value)
         except Unreadable:
             unlisted.append(value or b"")
             raise
 
-    def arm(self: PrivateRewards, value: Value) -> int:
-        return question(self, value) + len(unlisted)
+    def arm(self: PrivateRewards, value: Value) -> tuple[int, str]:
+        cell, action = question(self, value)
+        at = self.actions.index(action) + len(unlisted)
+        return cell, self.actions[at % len(self.actions)]
 
     patch.setattr(PrivateRewards, "question", arm)
 

@@ -16,6 +16,7 @@ from streamdp.client import Answer, Chosen, Lists, Predictions, Request, Right, 
 from streamdp.client.requests import outcome_record, request_record
 from streamdp.client.writing import Record
 from streamdp.core.errors import InvalidConfig
+from streamdp.core.evidence.contexts import Contexts
 from streamdp.service.config import Configuration
 from streamdp.wire.feedback import Feedback
 from tests.support.assembling_shop import configured
@@ -69,6 +70,19 @@ def test_is_a_line_the_record_that_the_client_writes() -> None:
         list(loop_records("f", source, **private))  # type: ignore[arg-type]
     (line,) = read('{"request": "r1", "reward": 0}\n\n')
     assert line == (True, outcome_record(Request(b"any", "r1"), 0))
+
+
+def test_a_private_request_has_its_cell_and_action_in_a_stream_with_room() -> None:
+    """Columns without a name lie between the actions of two cells."""
+    contexts = Contexts.read('{"device": ["phone"]}')
+    feedback = Feedback(ACTIONS, played="value", contexts=contexts, columns=len(ACTIONS) + 2)
+    row = {"request": "r1", "action": "list", "context": {"device": "fridge"}}
+    source = io.BytesIO(json.dumps(row).encode())
+    (line,) = loop_records(
+        "f", source, mode="feedback", actions=ACTIONS, key=None, feedback=feedback
+    )
+    content = json.loads(line.record[1] or b"")
+    assert content == {"action": "list", "context": {"device": "other"}}
 
 
 BAD: list[tuple[str, str, str]] = [

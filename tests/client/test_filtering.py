@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
@@ -404,3 +405,15 @@ def test_what_a_list_does_not_add_to_this_epoch_is_not_shown(newest: Published) 
 def test_a_new_stream_shows_what_was_added_before_its_first_release() -> None:
     of = listing(cache(), list_record(1, actions=LATER, epoch=2))
     assert {of.choose("home", b"fr", f"r-{at}").action for at in range(200)} == {*LATER}
+
+
+@pytest.mark.parametrize("key", [b"fr", b"new"])
+def test_a_private_request_names_an_action_that_came_since(key: bytes) -> None:
+    """In its content, whose length is that of any other action."""
+    names = (*ACTIONS[:2], "a name that came later")
+    of = listing(private(), list_record(1, actions=names, epoch=2))
+    choices = [of.choose("home", key, f"r-{at}") for at in range(100)]
+    values = [request_record(R1, choice=choice)[1] or b"" for choice in choices]
+    assert {choice.action for choice in choices} == {*names}
+    assert [json.loads(value)["action"] for value in values] == [of.action for of in choices]
+    assert len({len(value) for value in values}) == 1

@@ -295,10 +295,10 @@ def test_a_policy_never_reads_an_open_sum(monkeypatch: pytest.MonkeyPatch) -> No
     close = Engine._close
 
     def reading(
-        self: Engine, ended: Ended, paid: Sequence[Bools], draws: Draws, allowed: Bools | None
+        self: Engine, ended: Ended, paid: Sequence[Bools], draws: Draws, batch: Batch
     ) -> Iterator[Releases]:
         exact = self._bank.private["sums"][ended.rows].copy()
-        yield from close(self, ended, paid, draws, allowed)
+        yield from close(self, ended, paid, draws, batch)
         self._bank.public["remembered"][ended.rows, exact.shape[1] :] += exact / UNIT
 
     monkeypatch.setattr(Engine, "_close", reading)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise, product
 from typing import Any
 
@@ -29,11 +30,19 @@ from streamdp.core.evidence.policies import ReleasedSums
 from streamdp.core.evidence.policy import PARTS, Policy
 from streamdp.core.evidence.released_tables import ReleasedTables
 from streamdp.core.grid import NULL, UNIT
-from streamdp.core.kinds.feedback import PolicyLearner
+from streamdp.core.kinds.feedback import (
+    PLAYED,
+    FeedbackAdder,
+    FeedbackContents,
+    PolicyLearner,
+)
+from streamdp.core.kinds.kind import BitsOf
+from streamdp.core.kinds.names import is_name
 from streamdp.core.learners import RECIPES as RECIPES_OF_LOSSES
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES
 from streamdp.core.randomness import SeededRandomness
 from streamdp.core.releases import Releases
+from streamdp.core.segments import BatchSlots
 from streamdp.lab.audit.long_blocks import TELLINGS
 from streamdp.lab.audit.stories import lists
 from tests.support.batches import feedback_batch
@@ -143,17 +152,20 @@ def test_evidence_refuses_a_list_of_other_actions() -> None:
             PublicRow.opened(of.evidence, NOTHING).in_force(4, np.ones(7, dtype=np.bool_))
 
 
+@pytest.mark.parametrize("played", PLAYED)
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_spare_columns_change_no_bit_of_what_the_named_ones_have(recipe: str) -> None:
-    """Whatever noise their sums have: the policies of a learner without them, and their chances."""
-    blocks, plain = released(5), learner(recipe)
-    noise = np.random.default_rng(5).integers(-UNIT, UNIT, (5, 2))
-    nothing = np.zeros_like(noise)
-    wide = np.concatenate([blocks[:, :3], noise, blocks[:, 3:], nothing], axis=1)
-    of = roomy(recipe)
+def test_spare_columns_change_no_bit_of_what_the_named_ones_have(recipe: str, played: str) -> None:
+    """Whatever noise they are drawn with: the policies of a learner without them, and their
+    chances."""
+    blocks, plain = numbers_of(played, released(5)), learner(recipe, played=played)
+    noise = np.random.default_rng(5).integers(-9 * UNIT, 9 * UNIT, (5, 4))
+    exact = noise[:, 2:] * (played == "value")
+    wide = np.concatenate([blocks[:, :3], noise[:, :2], blocks[:, 3:], exact], axis=1)
+    of = roomy(recipe, played)
     assert (of.actions, of.schedule) == ((*ACTIONS, SPARE, SPARE), plain.schedule)
     for many in range(6):
-        row, alone = row_after(of, wide[:many]), row_after(plain, blocks[:many])
+        row = row_after(of, of.evidence.of_named(wide[:many]))
+        alone = row_after(plain, blocks[:many])
         policy = row.in_force(4)
         assert policy.tolist() == [*alone.in_force(4).tolist(), 0, 0]
         chances, others = row.likely_best(), alone.likely_best()
@@ -162,39 +174,44 @@ def test_spare_columns_change_no_bit_of_what_the_named_ones_have(recipe: str) ->
             assert chances.tolist() == [*others.tolist(), 0.0, 0.0]
 
 
+@pytest.mark.parametrize("played", PLAYED)
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_an_action_that_gets_a_spare_column_begins_as_one_without_history(recipe: str) -> None:
+def test_an_action_that_gets_a_spare_column_begins_as_one_without_history(
+    recipe: str, played: str
+) -> None:
     """Equal bits to a learner of four actions, of which the last was never shown."""
-    allowed, blocks = np.arange(5) < 4, released(4)
+    allowed, blocks = np.arange(5) < 4, numbers_of(played, released(4))
     zeros = np.zeros((4, 1), dtype=np.int64)
     wide = np.concatenate([blocks[:, :3], zeros, zeros, blocks[:, 3:], zeros, zeros], axis=1)
     four = np.concatenate([blocks[:, :3], zeros, blocks[:, 3:], zeros], axis=1)
-    policy = row_after(roomy(recipe), wide).in_force(4, allowed)
+    policy = row_after(roomy(recipe, played), wide).in_force(4, allowed)
     assert policy[3]
     assert not policy[4]
-    of_four = replace(learner(recipe), actions=(*ACTIONS, "d"))
+    of_four = replace(learner(recipe, played=played), actions=(*ACTIONS, "d"))
     assert policy[:4].tolist() == row_after(of_four, four).in_force(4).tolist()
 
 
-def test_room_needs_exact_counts() -> None:
-    """And a number of columns that leaves two names."""
+def test_room_leaves_two_names() -> None:
     columns = [*ACTIONS, SPARE]
-    for recipe, wrong in (
-        ("policy_following", {"played": "value", "room": "1"}),
-        ("policy_following", {"room": "-1"}),
-        ("policy_following", {"room": "3"}),
-        ("policy_following", {"room": "9"}),
-    ):
+    for room in ("-1", "3", "9"):
         with pytest.raises(InvalidConfig, match=r"room|actions"):
-            FEEDBACK_RECIPES[recipe](actions=columns, epsilon="1", **wrong)
-    with pytest.raises(InvalidConfig, match="room"):
-        in_contexts([*ACTIONS, SPARE], "value", room="1")
+            learner("policy_following", columns, room=room)
     whole = FIELDS.arms((*ACTIONS, SPARE))
     for arms, room in (whole, "9"), (whole, "3"), (whole[:-1], "1"), (("1",) * 8001, "7999"):
         with pytest.raises(InvalidConfig, match=r"room|actions|table does not fit"):
             FEEDBACK_RECIPES["policy_contexts"](
                 actions=arms, epsilon="1", context=FIELDS, room=room
             )
+
+
+@pytest.mark.parametrize(
+    ("text", "may"),
+    [("grid", True), ("é" * 50, True), ("é" * 51, False), ("", False), ("a\n", False)],
+)
+def test_a_name_that_comes_has_at_most_100_bytes_and_no_control_character(
+    text: str, may: bool
+) -> None:
+    assert is_name(text) is may
 
 
 def test_a_learner_is_carried_by_the_names_of_its_columns() -> None:
@@ -208,9 +225,17 @@ def test_a_learner_is_carried_by_the_names_of_its_columns() -> None:
     assert moves.tolist() == [1, STAYS_AWAY, 0, STAYS_AWAY]
 
 
-def roomy(recipe: str) -> PolicyLearner:
+def roomy(recipe: str, played: str = "header") -> PolicyLearner:
     """The learner with two spare columns."""
-    return learner(recipe, [*ACTIONS, SPARE, SPARE], room="2")
+    return learner(recipe, [*ACTIONS, SPARE, SPARE], room="2", played=played)
+
+
+def numbers_of(played: str, blocks: Ints) -> Ints:
+    """The same sums and counts as a stream releases them whose counts are noisy, or exact."""
+    if played == "header":
+        return blocks
+    gains, counts = np.split(blocks, 2, axis=1)
+    return np.concatenate([NULL * counts + gains, NULL * counts - gains], axis=1)
 
 
 # -- contexts --------------------------------------------------------------------------------------
@@ -226,7 +251,7 @@ def in_contexts(
 ) -> PolicyLearner:
     return FEEDBACK_RECIPES["policy_contexts"](
         actions=FIELDS.arms(tuple(actions)), epsilon="1", context=FIELDS, played=played,
-        schedule="capped 4", **options,
+        **{"schedule": "capped 4", **options},
     )  # fmt: skip
 
 
@@ -290,15 +315,24 @@ class Twin:
         shows = np.rint(now / PARTS * 400).astype(np.int64)
         table = int(self.plain.columns["table"][0])
         self.tables.add(table)
-        rule = self.rule(self.plain)
+        rule, pairs = self.rule(self.plain), self.plain.evidence.pairs  # type: ignore[attr-defined]
         gains = np.rint(shows * (rewards - 0.5) * UNIT).astype(np.int64)
-        sums = rule.summed(table, gains[None])[0] + chance.integers(-UNIT, UNIT, rule.size(table))
-        noise = chance.integers(-9 * UNIT, 9 * UNIT, len(sums) // 3)
-        for row, first, second in (
-            (self.plain, sums, shows), (self.roomy, wide(sums, noise), wide(shows))
+        exact = (NULL * shows + gains, NULL * shows - gains) if pairs else (gains,)
+        sums = [
+            rule.summed(table, of[None])[0] + chance.integers(-UNIT, UNIT, rule.size(table))
+            for of in exact
+        ]
+        noise = chance.integers(-9 * UNIT, 9 * UNIT, (2, rule.size(table) // 3))
+        halves = sums if pairs else [*sums, shows]
+        beside = [wide(of, more) for of, more in zip(sums, noise, strict=False)]
+        for row, drawn in (
+            (self.plain, halves), (self.roomy, beside if pairs else [*beside, wide(shows)])
         ):  # fmt: skip
-            none = np.zeros(len(second) - len(first), dtype=np.int64)
-            row.fold(np.concatenate([first, none, second]), int(shows.sum()), self.of(row, after))
+            numbers = np.zeros((2, len(row.in_force(400))), dtype=np.int64)
+            for half, of in zip(numbers, drawn, strict=True):
+                half[: len(of)] = of
+            published = row.evidence.of_named(numbers.reshape(1, -1))[0]
+            row.fold(published, int(shows.sum()), self.of(row, after))
 
     def rule(self, row: PublicRow) -> ContextModel:
         assert isinstance(row.evidence, ReleasedTables)
@@ -325,9 +359,10 @@ class Twin:
         )
 
 
-def test_in_contexts_room_that_is_not_used_changes_no_bit() -> None:
+@pytest.mark.parametrize("played", PLAYED)
+def test_in_contexts_room_that_is_not_used_changes_no_bit(played: str) -> None:
     """Over several tables, a change of the world, and under a list; carried over, too."""
-    plain, roomy = in_contexts(), in_contexts(ROOMY, room="2")
+    plain, roomy = in_contexts(played=played), in_contexts(ROOMY, played, room="2")
     assert plain.schedule == roomy.schedule
     assert roomy.actions == FIELDS.arms(tuple(ROOMY))
     one, other = (PublicRow.opened(of.evidence, NOTHING) for of in (plain, roomy))
@@ -446,9 +481,10 @@ def lived(of: PolicyLearner, batch: Batch, taken: int) -> Releases:
     """The logs under a list from each one's slot on; what is drawn is the same for all."""
     machine, parts, many = engine(of), list[Releases](), len(batch.keys)
     for (begin, end), allowed in zip(pairwise((0, taken, SLOTS)), lists_of(of), strict=True):
+        named = None if allowed is None else len(allowed)
         if begin < end:
             part = batch.part(slice(begin * many, end * many))
-            parts.append(machine.apply_batch(replace(part, allowed=allowed)))
+            parts.append(machine.apply_batch(replace(part, allowed=allowed, named=named)))
     return machine.no_releases.joined(parts)
 
 
@@ -478,6 +514,8 @@ def faults(of: PolicyLearner, taken: int) -> Iterator[str]:
             yield "what is not allowed is drawn"
         if (named & ~drawn).any():
             yield "what is allowed is not drawn"
+        if of.pairs and allowed is None and releases.numbers[at].reshape(-1, 3)[:, ~named].any():
+            yield "noise of a column without a name is published"
         due = 0
         if releases.kind[at] != releases.kinds.index(OPENING):
             row.fold(releases.numbers[at], int(releases.stop[at] - releases.start[at]), allowed)
@@ -489,13 +527,14 @@ def faults(of: PolicyLearner, taken: int) -> Iterator[str]:
 
 NAMED = ["a", "b", SPARE]
 OF = {
-    **{f"by {of}": learner("policy_blocks", played=of) for of in ("header", "value")},
-    **{f"contexts by {of}": in_contexts(played=of) for of in ("header", "value")},
+    **{f"by {of}": learner("policy_blocks", played=of) for of in PLAYED},
+    **{f"contexts by {of}": in_contexts(played=of) for of in PLAYED},
 }
 WITH_ROOM = {
-    "room": learner("policy_blocks", NAMED, room="1"),
-    "contexts with room": in_contexts(NAMED, room="1"),
+    **{f"room by {of}": learner("policy_blocks", NAMED, room="1", played=of) for of in PLAYED},
+    **{f"contexts with room by {of}": in_contexts(NAMED, of, room="1") for of in PLAYED},
 }
+NOISY = {name: of for name, of in WITH_ROOM.items() if of.pairs}
 EVERYONE = OF | WITH_ROOM
 
 
@@ -555,11 +594,11 @@ def looks_at_open_sums(patch: pytest.MonkeyPatch) -> None:
     close = Engine._close
 
     def peeking(
-        self: Engine, ended: Ended, paid: Sequence[Bools], draws: Draws, allowed: Bools | None
+        self: Engine, ended: Ended, paid: Sequence[Bools], draws: Draws, batch: Batch
     ) -> Iterator[Releases]:
         sums = next(iter(self._bank.private.values()))[ended.rows]
-        for releases in close(self, ended, paid, draws, allowed):
-            if allowed is not None:
+        for releases in close(self, ended, paid, draws, batch):
+            if (allowed := batch.allowed) is not None:
                 of_cells = sums.reshape(len(sums), -1, len(allowed))
                 best = np.where(allowed, of_cells, np.iinfo(np.int64).min).argmax(axis=2)
                 chosen = np.eye(len(allowed), dtype=np.uint32)[best] * np.uint32(PARTS)
@@ -635,7 +674,7 @@ def test_a_broken_list_is_caught(
 
 
 @pytest.mark.usefixtures("scripted")
-@pytest.mark.parametrize("played", ["header", "value"])
+@pytest.mark.parametrize("played", PLAYED)
 def test_a_table_that_follows_from_open_sums_is_caught(
     played: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -657,3 +696,104 @@ def test_the_audit_of_kinds_catches_it_too(mutant: Patch, monkeypatch: pytest.Mo
 def test_no_story_of_lists_is_told_where_none_is_followed() -> None:
     of_losses = RECIPES_OF_LOSSES["incumbent_leader"](actions=["a", "b"], epsilon="1")
     assert [*lists(of_losses, longest=8)] == []
+
+
+# -- noisy counts ----------------------------------------------------------------------------------
+
+
+def named_by(of: PolicyLearner, arms: Ints, taken: int) -> Releases:
+    """What is drawn under one seed, where these arms were shown and a list names all columns from a
+    slot on."""
+    slots = np.arange(SLOTS)
+    batch = feedback_batch(
+        [b"k"], 0 * slots, arms.astype(np.int32), slots * 1000 % NULL, slots
+    )  # fmt: skip
+    return lived(of, batch, taken)
+
+
+SHOWN = np.arange(SLOTS) % 2 * 2  # the last arm of three has no name before the list
+
+
+def too_early(taken: int) -> Ints:
+    """The same arms without those that had no name."""
+    return np.where((SHOWN == 2) & (np.arange(SLOTS) < taken), NO_ARM, SHOWN)
+
+
+@pytest.mark.parametrize("taken", TAKEN.values(), ids=list(TAKEN))
+@pytest.mark.parametrize("of", NOISY.values(), ids=list(NOISY))
+def test_an_event_that_names_a_column_without_a_name_is_the_null_observation(
+    of: PolicyLearner, taken: int
+) -> None:
+    """Bit for bit, also in the block in which the column gets its name."""
+    assert list(named_by(of, SHOWN, taken)) == list(named_by(of, too_early(taken), taken))
+
+
+@pytest.mark.parametrize("taken", TAKEN.values(), ids=list(TAKEN))
+@pytest.mark.parametrize("of", NOISY.values(), ids=list(NOISY))
+def test_a_column_counts_from_the_end_of_the_block_in_which_it_gets_its_name(
+    of: PolicyLearner, taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the events since it has it: one of each was added, where there is no noise."""
+    monkeypatch.setattr(PolicyLearner, "scales", (None, None))
+    releases = named_by(of, SHOWN, taken)
+    blocks = releases.kind != releases.kinds.index(OPENING)
+    for numbers, first, last in zip(
+        releases.numbers[blocks], releases.first_offset[blocks], releases.last_offset[blocks],
+        strict=True,
+    ):  # fmt: skip
+        counts = numbers.reshape(2, -1, 3).sum(axis=(0, 1))[2]
+        since = np.arange(max(first, taken), last + 1)
+        assert counts == UNIT * np.count_nonzero(SHOWN[since] == 2)
+
+
+def believes_noise_of_columns_without_a_name(patch: pytest.MonkeyPatch) -> None:
+    for evidence in (ReleasedSums, ReleasedTables):
+        patch.setattr(evidence, "of_named", lambda self, released, named=None: released)
+
+
+def counts_events_of_columns_without_a_name(patch: pytest.MonkeyPatch) -> None:
+    """They are kept until the column has a name."""
+    contents = FeedbackAdder.contents
+
+    def all_of_them(self: FeedbackAdder, slots: BatchSlots, bits: BitsOf) -> FeedbackContents:
+        batch = replace(slots.batch, named=len(self._kind.actions))
+        return contents(self, replace(slots, batch=batch), bits)
+
+    patch.setattr(FeedbackAdder, "contents", all_of_them)
+
+
+@pytest.mark.usefixtures("scripted")
+@pytest.mark.parametrize("of", NOISY.values(), ids=list(NOISY))
+def test_noise_that_is_believed_is_caught(
+    of: PolicyLearner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    believes_noise_of_columns_without_a_name(monkeypatch)
+    assert any("noise of a column" in fault for fault in faults(of, TAKEN["inside"]))
+
+
+@pytest.mark.parametrize("of", NOISY.values(), ids=list(NOISY))
+def test_an_event_that_is_counted_too_early_is_caught(
+    of: PolicyLearner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts_events_of_columns_without_a_name(monkeypatch)
+    taken = TAKEN["inside"]
+    assert list(named_by(of, SHOWN, taken)) != list(named_by(of, too_early(taken), taken))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("contexts", [False, True])
+def test_the_audit_of_kinds_reads_names_and_catches_what_heeds_none(
+    contexts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Draw by draw, where lists name columns at ends of blocks and inside them."""
+    make = in_contexts if contexts else partial(learner, "policy_blocks")
+    of = make(ROOMY, played="value", room="2", schedule="geometric 2")
+    told, system = TELLINGS["new names"], SeededRandomness("audit")
+    assert list(told.faults(of, 16, system)) == []
+    for mutant, said in (
+        (believes_noise_of_columns_without_a_name, "the release is not what was drawn"),
+        (counts_events_of_columns_without_a_name, "drawn from other rewards than the log's"),
+    ):
+        with monkeypatch.context() as patch:
+            mutant(patch)
+            assert any(said in fault for fault in told.faults(of, 16, system))

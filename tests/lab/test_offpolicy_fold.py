@@ -202,7 +202,13 @@ def test_would_learning_from_every_record_be_noticed() -> None:
 
 @pytest.mark.parametrize(
     ("played", "room", "contexts"),
-    [("header", 0, None), ("value", 0, None), ("header", 2, None), ("header", 2, FIELDS)],
+    [
+        ("header", 0, None),
+        ("value", 0, None),
+        ("header", 2, None),
+        ("header", 2, FIELDS),
+        ("value", 2, FIELDS),
+    ],
 )
 def test_is_the_fold_what_a_live_service_released(
     played: str, room: int, contexts: Contexts | None, tmp_path: Path
@@ -215,7 +221,8 @@ def test_is_the_fold_what_a_live_service_released(
     of_room, spare = (f":room={room}" if room else ""), [SPARE] * room
     (cell,) = cells_of((text + of_room,), (HALF,), actions=(*SERVED, *spare), contexts=contexts)
     learner = cell.learner
-    made = feedback_spec(learner=learner)
+    padding: dict[str, Any] = {"padding": "fixed"} if contexts and played == "value" else {}
+    made = feedback_spec(learner=learner, **padding)
     listed = {"actions": (*SERVED, "d"), "epoch": 1} if room else {"actions": SERVED}
 
     def newer(line: bytes, _: bytes | None) -> bytes:
@@ -257,7 +264,7 @@ def test_is_the_fold_what_a_live_service_released(
     log = topic_log(
         MemoryTechnology(life.log),
         "clicks-shown",
-        ReadOptions(actions=names),
+        ReadOptions(actions=names, format_options=padding),
         feedback,
         name="topic",
     )

@@ -37,11 +37,13 @@ def test_what_is_configured_is_what_runs(tmp_path: Path) -> None:
     assert (names.actions, names.salt) == (("a", "b", "c"), "pepper")
 
 
-def test_room_is_spare_columns_behind_the_configured_names(tmp_path: Path) -> None:
+@pytest.mark.parametrize("played", ["header", "value"])
+def test_room_is_spare_columns_behind_the_configured_names(tmp_path: Path, played: str) -> None:
     """Readers, formats and messages know the names alone."""
-    configuration = shop(tmp_path)
-    text = FEEDBACK_SHOP.replace('observes = "feedback"', 'observes = "feedback"\nroom = 2')
-    roomy = read(tmp_path, text=text)
+    own = f'epsilon = "1/2"\nplayed = "{played}"'
+    text = FEEDBACK_SHOP.replace('epsilon = "1/2"', own)
+    configuration = read(tmp_path, text=text)
+    roomy = read(tmp_path, text=text.replace('"feedback"', '"feedback"\nroom = 2', 1))
     spec, narrow = roomy.spec("clicks"), configuration.spec("clicks")
     assert (spec.actions, spec.names, spec.room) == ((*ACTIONS, "", ""), ACTIONS, 2)
     assert (narrow.actions, narrow.room) == (ACTIONS, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -23,7 +24,7 @@ from streamdp.core.errors import (
     StreamdpError,
 )
 from streamdp.core.events import SPARE, SUMS, Batch
-from streamdp.core.evidence.policies import ReleasedSums
+from streamdp.core.evidence.policies import ReleasedSums, gains_and_counts
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.feedback.policy_following import policy_following
@@ -31,7 +32,7 @@ from streamdp.ports import Headers, Key, Records, Value
 from streamdp.serve.history import StreamReleases
 from streamdp.service.batches import decoded_records, joined
 from streamdp.service.carrying import carries
-from streamdp.service.lists import ListedFormat
+from streamdp.service.lists import ListedFormat, TakenNames
 from streamdp.service.renewed_formats import RenewedFormats
 from streamdp.service.spec import StreamSpec
 from streamdp.wire.formats import renamed
@@ -59,16 +60,17 @@ CONFIGURED = Configured("home", ACTIONS, epoch=1, room=len(NEW))
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
-def stream(**options: Any) -> StreamSpec:
+def stream(played: str = "header", **options: Any) -> StreamSpec:
     """Three actions, and room for two."""
     learner = policy_following(
-        actions=[*ACTIONS, *[SPARE] * len(NEW)], room=len(NEW), epsilon="1/2", schedule="capped 4"
-    )  # type: ignore[call-arg]  # an option that each recipe has
+        actions=[*ACTIONS, *[SPARE] * len(NEW)], room=len(NEW), epsilon="1/2", schedule="capped 4",
+        played=played,
+    )  # type: ignore[call-arg]  # an option that each recipe has  # fmt: skip
     return feedback_spec(name="home", learner=learner, **options)
 
 
-def roomy(contexts: bool) -> StreamSpec:
-    return in_contexts("header", room=len(NEW)) if contexts else stream()
+def roomy(contexts: bool, played: str = "header") -> StreamSpec:
+    return in_contexts(played, room=len(NEW)) if contexts else stream(played)
 
 
 def change(step: Callable[..., Any], *names: str, of: Configured = CONFIGURED) -> Change:
@@ -97,6 +99,19 @@ def clicks(count: int) -> tuple[list[tuple[Key, Value]], list[Headers]]:
     return records, headers
 
 
+def in_contents(
+    records: Sequence[tuple[Key, Value]], headers: Sequence[Headers]
+) -> tuple[list[tuple[Key, Value]], list[Headers]]:
+    """The same records, whose contents name the action."""
+    named = []
+    for (key, value), of in zip(records, headers, strict=True):
+        if value and value.startswith(b"{"):
+            action = (dict(of).get("streamdp-action") or b"").decode()
+            value = json.dumps({**json.loads(value), "action": action}).encode()
+        named.append((key, value))
+    return named, [[] for _ in named]
+
+
 @dataclass
 class RoomyLife(Life):
     """A partition whose stream has room."""
@@ -105,8 +120,11 @@ class RoomyLife(Life):
 
     def __post_init__(self) -> None:
         records, headers = clicks(self.many)
-        if self.stream.learner.recipe.contexts is not None:
-            records, headers = in_cells(records, headers, "header")
+        recipe = self.stream.learner.recipe
+        if recipe.contexts is not None:
+            records, headers = in_cells(records, headers, str(recipe.played))
+        elif recipe.played == "value":
+            records, headers = in_contents(records, headers)
         self.store = Store(records, headers=headers)
 
     def line(self) -> bytes:
@@ -131,13 +149,17 @@ SEEDS = range(6)
 
 
 @pytest.mark.parametrize(
-    ("seed", "contexts"), [*((of, False) for of in SEEDS), (1, True), (2, True)]
-)
+    ("seed", "contexts", "played"),
+    [
+        *((of, False, "header") for of in SEEDS), (1, True, "header"), (2, True, "header"),
+        (1, False, "value"), (2, False, "value"), (1, True, "value"), (2, True, "value"),
+    ],
+)  # fmt: skip
 def test_new_names_are_known_from_their_position_through_any_crash(
-    seed: int, contexts: bool
+    seed: int, contexts: bool, played: str
 ) -> None:
     """Judge, fold of the input under the ledger's lists, and `verify`: none finds anything."""
-    life = RoomyLife(random.Random(seed), roomy(contexts)).tell()
+    life = RoomyLife(random.Random(seed), roomy(contexts, played)).tell()
     assert life.crashes > 5
     assert life.wrong() == []
     named = [of.actions for of in life.lists]
@@ -176,6 +198,25 @@ def test_a_column_without_a_name_has_no_part_and_no_show() -> None:
     assert shows.all()
 
 
+@pytest.mark.parametrize("contexts", [False, True])
+def test_where_counts_are_noisy_a_column_without_a_name_has_no_numbers(contexts: bool) -> None:
+    """A ledger has zeros of it; and of each that has a name noise, from that block on."""
+    life = RoomyLife(random.Random(3), roomy(contexts, "value")).tell()
+    lists, columns = {of.list_ordinal: of for of in life.lists}, len(ACTIONS) + len(NEW)
+    seen = set()
+    for record in life.store.ledger:
+        charge = decode_ledger(record.value)
+        if isinstance(charge, Charge) and charge.kind == SUMS:
+            taken = lists.get(charge.list_ordinal)  # type: ignore[arg-type]  # no list is none
+            named = len(ACTIONS) if taken is None else taken.named
+            released = charge.released()
+            assert released is not None
+            there = (released.reshape(-1, columns) != 0).any(axis=0)
+            assert there.tolist() == [column < named for column in range(columns)]
+            seen.add(named)
+    assert {3, 5} <= seen
+
+
 @cache
 def filling(ordinal: int) -> bytes:
     """The n-th list of a stream whose room is full from the first one on."""
@@ -193,10 +234,11 @@ class FullLife(RoomyLife):
         return filling(self.ordinal)
 
 
+@pytest.mark.parametrize("played", ["header", "value"])
 @pytest.mark.parametrize("contexts", [False, True])
-def test_where_the_room_is_full_every_name_has_its_part(contexts: bool) -> None:
+def test_where_the_room_is_full_every_name_has_its_part(contexts: bool, played: str) -> None:
     """Also while nothing is paused, when a list allows all columns that there are."""
-    life = FullLife(random.Random(1), roomy(contexts)).tell()
+    life = FullLife(random.Random(1), roomy(contexts, played)).tell()
     assert life.wrong() == []
     compared = 0
     for record in life.store.actions:
@@ -259,14 +301,26 @@ def in_another_column(patch: Patch) -> None:
     patch.setattr(ListedFormat, "_names_in", anew)
 
 
+def as_if_nothing_had_come(patch: Patch) -> None:
+    """The engine is not told how many columns have a name."""
+    patch.setattr(TakenNames, "named", None)
+
+
 @pytest.mark.parametrize(
-    "breaks", [known_before_the_position, forgotten_by_a_rebuild, in_another_column]
-)
-def test_a_broken_naming_is_caught(breaks: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    ("breaks", "played"),
+    [
+        (known_before_the_position, "header"),
+        (forgotten_by_a_rebuild, "header"), (forgotten_by_a_rebuild, "value"),
+        (in_another_column, "header"), (as_if_nothing_had_come, "value"),
+    ],
+)  # fmt: skip
+def test_a_broken_naming_is_caught(
+    breaks: Callable[[Patch], None], played: str, monkeypatch: Patch
+) -> None:
     breaks(monkeypatch)
     for seed in SEEDS:
         try:
-            if RoomyLife(random.Random(seed)).tell().wrong():
+            if RoomyLife(random.Random(seed), roomy(contexts=False, played=played)).tell().wrong():
                 return
         except StreamdpError:
             return
@@ -277,14 +331,14 @@ def test_a_broken_naming_is_caught(breaks: Callable[[Patch], None], monkeypatch:
 
 
 @cache
-def told(contexts: bool) -> Life:
+def told(contexts: bool, played: str = "header") -> Life:
     """A life that nothing was wrong with."""
-    return RoomyLife(random.Random(1 if contexts else 3), roomy(contexts)).tell()
+    return RoomyLife(random.Random(1 if contexts else 3), roomy(contexts, played)).tell()
 
 
 @cache
-def honest(*, contexts: bool = False) -> Site:
-    return told(contexts).site()
+def honest(*, contexts: bool = False, played: str = "header") -> Site:
+    return told(contexts, played).site()
 
 
 def lists_of(ledger: Lines) -> list[dict[str, Any]]:
@@ -321,6 +375,21 @@ def test_verify_finds_forged_names(forgery: Callable[[Lines, Lines], None]) -> N
     assert first_list([json.loads(of.value) for of in honest().ledger])
     found = honest().forged(forgery).violations()
     assert any(FORGERIES[forgery] in what for what in found), found
+
+
+def puts_noise_into_a_spare_column(ledger: Lines, actions: Lines) -> None:
+    line = next(of for of in ledger if of.get("kind") == SUMS and "rewards" in of)
+    rewards = np.frombuffer(from_base64(line["rewards"], "rewards"), "<i8").copy()
+    rewards[len(ACTIONS) + len(NEW) - 1] = UNIT  # no list names both at once
+    line["rewards"] = b64encode(rewards.tobytes()).decode()
+
+
+@pytest.mark.parametrize("contexts", [False, True])
+def test_verify_finds_numbers_of_a_column_without_a_name(contexts: bool) -> None:
+    site = RoomyLife(random.Random(3), roomy(contexts, "value")).tell().site()
+    assert site.violations() == []
+    found = site.forged(puts_noise_into_a_spare_column).violations()
+    assert any("numbers of a column that has no name" in what for what in found), found
 
 
 def test_the_state_says_what_its_columns_are_called() -> None:
@@ -364,9 +433,10 @@ def test_actions_that_were_edited_within_an_epoch_are_refused_with_the_command()
             restore(told(contexts).store, edited)
 
 
-def test_a_page_computes_policies_and_what_was_earned_by_the_named_columns() -> None:
+@pytest.mark.parametrize("played", ["header", "value"])
+def test_a_page_computes_policies_and_what_was_earned_by_the_named_columns(played: str) -> None:
     """Bit for bit, and the noise of what was not shown is not among the sums."""
-    site, columns = honest(), len(ACTIONS) + len(NEW)
+    site, columns = honest(played=played), len(ACTIONS) + len(NEW)
     history, compared = StreamReleases(), 0
     history.apply(site.ledger)
     for record in site.actions:
@@ -385,15 +455,19 @@ def test_a_page_computes_policies_and_what_was_earned_by_the_named_columns() -> 
         charge = decode_ledger(record.value)
         released = charge.released() if isinstance(charge, Charge) else None
         if isinstance(charge, Charge) and charge.kind == SUMS and released is not None:
-            there = released[columns:] > 0
+            of_arms, shown_of = gains_and_counts(released, pairs=played == "value")
+            there = shown_of != 0
             blocks, shown_ones = blocks + 1, shown_ones + int(there.sum())
-            gains += float(released[:columns][there].sum()) / UNIT
+            gains += float(of_arms[there].sum())
     earned = history.earned_in(1, {})
-    evidence = stream().learner.evidence
+    evidence = stream(played).learner.evidence
     assert isinstance(evidence, ReleasedSums)
+    noise = evidence.noise.on_sums + evidence.noise.on_counts / 4
     assert earned.value == pytest.approx(gains)
-    assert earned.variance == pytest.approx(shown_ones * evidence.noise.on_sums)
+    assert earned.variance == pytest.approx(shown_ones * noise)
     assert shown_ones < blocks * columns
+    if played == "value":  # nothing is said beside fixed actions
+        return
     key = history.of_key(b"fr")[0]
     said = key.earned_beside(most=1.0, named=4)
     assert said is not None
@@ -505,9 +579,12 @@ def test_a_stream_without_room_says_that_it_needs_an_epoch() -> None:
         next_list(None, narrow, at=AT, change=change(with_added, "d", of=narrow))
 
 
-def test_in_contexts_a_new_name_is_shown_and_counted_in_its_column_of_each_cell() -> None:
+@pytest.mark.parametrize("played", ["header", "value"])
+def test_in_contexts_a_new_name_is_shown_and_counted_in_its_column_of_each_cell(
+    played: str,
+) -> None:
     """Pages compute the same policies; the noise of what was not shown is not among the sums."""
-    site, columns = honest(contexts=True), len(ACTIONS) + len(NEW)
+    site, columns = honest(contexts=True, played=played), len(ACTIONS) + len(NEW)
     history, compared, shows = StreamReleases(), 0, np.zeros((FIELDS.cells, columns))
     history.apply(site.ledger)
     for record in site.actions:
@@ -532,12 +609,15 @@ def test_in_contexts_a_new_name_is_shown_and_counted_in_its_column_of_each_cell(
         released = charge.released() if isinstance(charge, Charge) else None
         if isinstance(charge, Charge) and charge.kind == SUMS and released is not None:
             shows += released[released.size // 2 :].reshape(shows.shape)
-    assert shows.all()
+    assert shows.any(axis=0).all()
+    assert shows.all() or played == "value"  # noise of coarse tables is of their entries
     key = history.of_key(b"fr")[0]
     assert key.policies is not None
     found = key.policies.tables(named=4)
     assert found is not None
     assert found[0].gains.shape[1:] == (FIELDS.cells, 4)
+    if played == "value":  # nothing is said beside fixed actions
+        return
     said = key.earned_beside(most=1.0, named=4)
     assert said is not None
     assert history.earned_in(1, {}).slots == shows.sum()

@@ -12,12 +12,13 @@ import pytest
 
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import NO_ARM
+from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.grid import UNIT
 from streamdp.testing.formats import HOSTILE, check_format
 from streamdp.wire import feedback as feedback_records
 from streamdp.wire.decoded import Decoded, Headers, Value
 from streamdp.wire.feedback import Feedback
-from streamdp.wire.formats import Format, configure
+from streamdp.wire.formats import Format, configure, renamed
 from streamdp.wire.json_format import JsonRows
 from tests.support.batches import Seen, headers_of, observe
 from tests.wire.test_formats import LONGEST, nested
@@ -228,6 +229,20 @@ def test_the_value_may_name_the_arm() -> None:
     values = [b'{"action":"b","reward":1}', b'{"action":"z","reward":1}', b'{"reward":1}']
     observed = observe(made("json", IN_VALUE), values, [[("streamdp-action", b"a")]] * 3)
     assert arms_and_gains(observed) == [(1, 0.5), (NO_ARM, 0.5), (NO_ARM, 0.0)]
+
+
+@pytest.mark.parametrize("name", ["json", "float32"])
+def test_in_contexts_contents_name_columns_whatever_has_a_name(name: str) -> None:
+    """An arm keeps its number when a name comes; before, what names it names nothing."""
+    fields = Contexts.read('{"device":["phone"]}')
+    feedback = replace(IN_VALUE, contexts=fields, columns=5)
+    before = made(name, feedback, **({"padding": "fixed"} if name == "json" else {}))
+    after = renamed(before, (*ACTIONS, "d"))
+    arms = [0, 1, 2, 3, 5, 6, 7, 8, NO_ARM]
+    payloads = [after.encode(np.ones(1, dtype=np.float32), played=[arm]) for arm in arms]
+    assert observe(after, payloads, [[]] * len(arms)).played.tolist() == arms
+    known = [NO_ARM if arm in (3, 8) else arm for arm in arms]
+    assert observe(before, payloads, [[]] * len(arms)).played.tolist() == known
 
 
 @pytest.mark.parametrize("format_", [made("json"), made("json", IN_VALUE)], ids=repr)

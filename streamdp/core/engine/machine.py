@@ -310,7 +310,7 @@ class Engine:
                     last_offset=slots.batch.offsets[place],
                     place=place,
                 )
-                yield from self._close(ended, due, draws, slots.batch.allowed)
+                yield from self._close(ended, due, draws, slots.batch)
         self._mark_unsaved(slots)
 
     def _give_birth(self, planned: Plan, draws: Draws) -> Releases:
@@ -346,7 +346,7 @@ class Engine:
         return self._releasing.drawn(0, born, released, in_force, named)
 
     def _close(
-        self, ended: Ended, paid: Sequence[Bools], draws: Draws, allowed: Bools | None
+        self, ended: Ended, paid: Sequence[Bools], draws: Draws, batch: Batch
     ) -> Iterator[Releases]:
         """Draw the releases that were paid for, fold them, and begin the next blocks.
 
@@ -355,8 +355,9 @@ class Engine:
         bank, evidence, rows, lengths = (
             self._bank, self._evidence, ended.rows, ended.stop - ended.start,
         )  # fmt: skip
+        allowed, of_named = batch.allowed, evidence.of_named
         drawn = [
-            (code, due, draws.released(release.name, rows[due]))
+            (code, due, of_named(draws.released(release.name, rows[due]), batch.named))
             for code, (release, due) in enumerate(zip(self._releases, paid, strict=True), start=1)
             if due.any()
         ]

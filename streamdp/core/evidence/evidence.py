@@ -68,6 +68,12 @@ class PublicEvidence(Protocol):
     def fields(self) -> tuple[Field, ...]:
         """The public columns: all that is kept of a key's releases."""
 
+    def of_named(self, released: Ints, named: int | None = None) -> Ints:
+        """What is published of drawn releases: no noise of columns that have no name.
+
+        `named`: how many columns (of a cell) have a name; None: those that began with one.
+        """
+
     def opened(self, released: Ints) -> Columns:
         """The public columns of new rows after these openings; columns left out are 0."""
 

@@ -37,6 +37,16 @@ def gains_and_counts(released: Ints, *, pairs: bool) -> tuple[Floats, Floats]:
     return (first - second) / (2 * UNIT), (first + second) / UNIT
 
 
+def without_unnamed(released: Ints, *, columns: int, named: int) -> Ints:
+    """The numbers of the first so many columns, of each cell; 0 in place of the others.
+
+    >>> without_unnamed(np.array([[1, 2, 3, 4, 5, 6]]), columns=3, named=2)
+    array([[1, 2, 0, 4, 5, 0]])
+    """
+    there = np.arange(released.shape[1]) % columns < named
+    return np.asarray(np.where(there, released, 0))
+
+
 @dataclass(frozen=True, slots=True)
 class ReleasedSums:
     """The history of each row: numbers whose shape and meaning the rule gives.
@@ -68,6 +78,13 @@ class ReleasedSums:
     def fields(self) -> tuple[Field, ...]:
         """The history."""
         return (Field("remembered", np.float64, (prod(self.rule.history.shape(self.numbers)),)),)
+
+    def of_named(self, released: Ints, named: int | None = None) -> Ints:
+        """Noisy counts of named arms alone; exact ones say themselves what was never shown."""
+        if not self.room or not self.pairs:
+            return released
+        named = self.numbers - self.room if named is None else named
+        return without_unnamed(released, columns=self.numbers, named=named)
 
     def opened(self, released: Ints) -> Columns:
         """Nothing is known: histories are 0."""

@@ -6,7 +6,8 @@ whatever the table. `context_model` says what follows, and which table the next 
 
 *Room.* The last actions may be spare. While a row has never shown one, and no list allows it, the
 row is that of a model without it: policies, tables and histories are the same bits. Noise that was
-added to the sums of its arms counts for nothing. Whether it was shown is known from exact counts.
+added to the sums of its arms counts for nothing. Whether it was shown is known from exact counts;
+where counts are noisy, a release has zeros of a column without a name (`kinds.feedback`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from streamdp.core.events import Carried
 from streamdp.core.evidence.block_tables import BlockTables, Coarse, apart, look_alike
 from streamdp.core.evidence.context_model import ContextModel, model_among
 from streamdp.core.evidence.evidence import STAYS_AWAY, Known, PublicEvidence
-from streamdp.core.evidence.policies import gains_and_counts
+from streamdp.core.evidence.policies import gains_and_counts, without_unnamed
 from streamdp.core.evidence.policy import Policy
 from streamdp.core.evidence.policy_posterior import NoiseVariance
 from streamdp.core.evidence.policy_regimes import Regimes
@@ -63,6 +64,13 @@ class ReleasedTables:
         """The history, and the table."""
         numbers = prod(self.rule.history.shape(self.rule.kept))
         return Field("remembered", np.float64, (numbers,)), Field("table", np.int32)
+
+    def of_named(self, released: Ints, named: int | None = None) -> Ints:
+        """Noisy counts of named actions alone, of whatever table; see `ReleasedSums`."""
+        if not self.room or not self.pairs:
+            return released
+        named = self.listed - self.room if named is None else named
+        return without_unnamed(released, columns=self.listed, named=named)
 
     def opened(self, released: Ints) -> Columns:
         """Nothing is known: histories are 0, and the first block releases all cells together."""

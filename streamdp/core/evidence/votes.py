@@ -110,6 +110,10 @@ class Votes:
             Field("remembered", np.int32, (self.memory.width,)),
         )
 
+    def of_named(self, released: Ints, named: int | None = None) -> Ints:
+        """All: every action has a name."""
+        return released
+
     def opened(self, released: Ints) -> Columns:
         """The openings are in force at once; the memory has no vote yet."""
         return {"action": released[:, 0]}

@@ -13,11 +13,20 @@ Policies follow from released numbers only. Sensitivity, in L1 (`calibration` ha
 A slot that names no known arm is the null observation: it takes its slot and adds to nothing.
 
 *Room.* The last columns of a learner may be spare: an action that comes later gets one of them, and
-K stays. Their sums have noise like all others, so nothing of a release depends on which columns
-have a name. No event can name a spare column, so its count is 0, and it has no chance and no floor
-in policies until a list says whose it is (`Batch.allowed`). Counts must be exact for that: noisy
-ones would tell of shows that never were. With contexts they are the last actions of each cell, and
-the choice of the next table heeds none that has no name.
+K stays. A column has no chance and no floor in policies until a list says whose it is
+(`Batch.allowed`). With contexts they are the last actions of each cell, and the choice of the next
+table heeds none that has no name. No event can name a spare column, so exact counts of it are 0,
+and its noisy sum says nothing.
+
+Noisy counts would tell of shows that never were. So with `played = "value"` the numbers of a column
+that has no name when its block ends are released as 0 (`PublicEvidence.of_named`), and an event
+that names it is the null observation. *Why that is private:* all K pairs are drawn as ever, from
+the sums of all events, and then some are replaced by a constant. Which ones follows from the list
+under which the block's last record was read (`Batch.named`): it is public, and equal for
+neighbours. So what is released is a public function of a release that is ε-DP, whatever the
+columns' sums are. It costs nothing and gains nothing: charge and scale are those of K columns
+without names, where an event enters one pair as well. A column that gets a name inside a block
+counts from that block's end on, with all events since.
 
 *Contexts.* Where an event also falls into a cell of a table (`core.evidence.contexts`), an arm is
 an action in a cell, and `actions` has the arms. The argument stays the same, whatever the number of
@@ -116,11 +125,6 @@ class PolicyLearner:
             raise InvalidConfig(
                 "learner.played", "unknown", expected=" | ".join(PLAYED), got=self.played
             )
-        if self.room and self.pairs:
-            raise InvalidConfig(
-                "room", "needs exact counts",
-                expected='played = "header"', got=f"room = {self.room}",
-            )  # fmt: skip
         if not 0 < self.forgetting <= 1:
             raise InvalidConfig(
                 "learner.forgetting", "out of range", expected="0 < … ≤ 1", got=self.forgetting
@@ -328,6 +332,9 @@ class FeedbackAdder:
             ends = np.searchsorted(wave[order], np.arange(int(wave.max()) + 2))
         played, gains = batch.content["played"][places], batch.content["gain"][places]
         known = (played >= 0) & (played < arms)
+        if self._kind.room:
+            of_all = np.ones((1, 2 * arms), dtype=np.int64)
+            known &= self._kind.evidence.of_named(of_all, batch.named)[0, played * known] != 0
         places = rows * arms + played * known
         gains = np.minimum(np.maximum(gains, -NULL), NULL) * known
         shows = known.astype(np.int64)

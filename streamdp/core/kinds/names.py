@@ -9,6 +9,18 @@ from streamdp.core.errors import InvalidConfig
 
 MOST_ACTIONS = 10**6
 
+MOST_NAME_BYTES = 100
+"""Bytes of the name of an action that is added: the size of lines must be known before."""
+
+
+def is_name(text: str) -> bool:
+    """Whether an action that is added may be called so.
+
+    >>> is_name("grid"), is_name(""), is_name("a\\n")
+    (True, False, False)
+    """
+    return 0 < len(text.encode()) <= MOST_NAME_BYTES and min(text) >= " "
+
 
 def read_actions(actions: Sequence[str]) -> tuple[str, ...]:
     """The actions' names, checked.

@@ -33,6 +33,7 @@ from streamdp.lab.audit.fold import (
 )
 from streamdp.lab.audit.laws import TOLERANCE, Choice, scaled
 from streamdp.lab.audit.neighbours import innermost, neighbours_of
+from streamdp.lab.audit.stories import TakenHere, named_at
 from streamdp.lab.audit.telling import Told, standing
 from streamdp.lab.audit.watching import Drawing, Toss, Watch
 
@@ -115,10 +116,10 @@ class _Comparison:
         self.follows = followed(kind, blocks, lives, openings, in_order, self.lists)
 
     @property
-    def lists(self) -> list[tuple[int, Bools]]:
+    def lists(self) -> list[tuple[int, TakenHere]]:
         """What is allowed, and from which record on."""
         story = self.told.story
-        return [(int(story.offsets[at]), allowed) for at, allowed in story.lists]
+        return [(int(story.offsets[at]), taken) for at, taken in story.lists]
 
     def due(self, release: BlockRelease) -> Ints:
         """The ids of the blocks that end with this release."""
@@ -184,7 +185,10 @@ class _Comparison:
             yield "the opening is not what its bits say"
 
     def of_draws(self, watch: Watch, name: str, follows: Followed) -> Iterator[str]:
-        """Check what each release was drawn from, and that it is what its words say."""
+        """Check what each release was drawn from, and that it is what its words say.
+
+        What is published of a draw has no number of a column without a name.
+        """
         kind, blocks, drawings = self.told.kind, self.blocks, watch.drawings(name)
         ids = np.concatenate([np.zeros(0, np.int64), *(self.lives.ids(one) for one in drawings)])
         published = self.lives.ids(self.released[name])
@@ -194,8 +198,9 @@ class _Comparison:
         at, ended = np.searchsorted(blocks.ids, ids), np.flatnonzero(blocks.ended)
         during = np.searchsorted(ended, at)
         order = np.argsort(published)[np.searchsorted(np.sort(published), ids)]
-        numbers = self.released[name].numbers[order]
-        drawn = np.concatenate([one.released for one in drawings])
+        drawn, row = np.concatenate([one.released for one in drawings]), neighbours_of(kind)
+        unpublished = drawn - row.published(drawn, named_at(self.lists, blocks.last_offset[at]))
+        numbers = self.released[name].numbers[order] + unpublished
         wrong = (numbers != drawn).any(axis=1)
         yield from self.first(wrong, at, f"{name}: the release is not what was drawn")
         for column, exact in blocks.columns.items():
@@ -207,7 +212,6 @@ class _Comparison:
             wrong = (got != known[during]).reshape(len(at), -1).any(axis=1)
             what = f"{name}: drawn with other {column} than earlier releases say"
             yield from self.first(wrong, at, what)
-        row = neighbours_of(kind)
         for some, one in _places(drawings):
             private = {of: exact[at[some]] for of, exact in blocks.columns.items()}
             public = {of: column[during[some]] for of, column in follows.during.items()}

@@ -21,7 +21,7 @@ from streamdp.core.kinds.kind import Kind
 from streamdp.core.randomness import Purpose
 from streamdp.core.schedule import Schedule
 from streamdp.lab.audit.neighbours import Neighbours, innermost, neighbours_of
-from streamdp.lab.audit.stories import Story
+from streamdp.lab.audit.stories import Story, TakenHere, named_at
 
 _BLOCKS = 1 << 40  # more than the blocks of a life: an id is life · _BLOCKS + block
 _AT_ONCE = 1 << 22  # numbers that slots add at once
@@ -163,10 +163,12 @@ def _sums(
     """One column of every block: what its slots add, those behind the window left out."""
     total: Ints | None = None
     step = max(1, _AT_ONCE // max(1, len(row.kind.actions)))
-    words = None if coins is None else _words(np.arange(len(where)), *coins)
+    slots = np.arange(len(where))
+    words = None if coins is None else _words(slots, *coins)
     for begin in range(0, len(where), step):
         some = slice(begin, begin + step)
-        adds = row.adds(story.slots[some], None if words is None else words[some])[name]
+        tossed, named = None if words is None else words[some], named_at(story.lists, slots[some])
+        adds = row.adds(story.slots[some], tossed, named)[name]
         if total is None:
             total = np.zeros((blocks, *adds.shape[1:]), dtype=np.int64)
         inside = slice(None) if counted is None else into[some] < counted[where[some]]
@@ -220,11 +222,11 @@ def followed(
     lives: Lives,
     openings: Sequence[Opening],
     released: Ints,
-    lists: Sequence[tuple[int, Bools]] = (),
+    lists: Sequence[tuple[int, TakenHere]] = (),
 ) -> Followed:
     """Fold releases (one row for each block that ended), life by life.
 
-    `lists`: from which records on what is allowed; the last record of a block, or the first of a
+    `lists`: from which records on each holds; the last record of a block, or the first of a
     life, says which of them counts.
     """
     evidence, schedule = innermost(kind).evidence, kind.schedule
@@ -266,11 +268,13 @@ def followed(
     return result
 
 
-def under(lists: Sequence[tuple[int, Bools]], offsets: Ints) -> Iterator[tuple[Ints, Bools | None]]:
+def under(
+    lists: Sequence[tuple[int, TakenHere]], offsets: Ints
+) -> Iterator[tuple[Ints, Bools | None]]:
     """The places of records in parts, each with what the list allows that holds there."""
     which = np.searchsorted([since for since, _ in lists], offsets, side="right")
     for number in np.unique(which).tolist():
-        yield np.flatnonzero(which == number), lists[number - 1][1] if number else None
+        yield np.flatnonzero(which == number), lists[number - 1][1].allowed if number else None
 
 
 def _rows(state: Mapping[str, Any], rows: Ints) -> dict[str, Any]:
@@ -291,7 +295,7 @@ def _open(
     state: dict[str, Any],
     due: Ints,
     lives: Lives,
-    lists: Sequence[tuple[int, Bools]],
+    lists: Sequence[tuple[int, TakenHere]],
 ) -> list[str]:
     """Put what lives begin with into `state`; say which carry over what they cannot."""
     drawn = np.array([life for life in some.tolist() if openings[life].carried is None], np.int64)

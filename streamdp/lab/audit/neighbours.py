@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from streamdp.core.arrays import Columns, Floats, Ints, Words
+from streamdp.core.arrays import Bools, Columns, Floats, Ints, Words
 from streamdp.core.events import ACTION, NO_ARM, SPARE, Batch, Key, names_in
 from streamdp.core.evidence.context_model import ContextModel
 from streamdp.core.evidence.policy_rules import Intervals
@@ -63,11 +63,14 @@ class Neighbours:
     apart: Callable[[int, int], Slots]
     """A block of this length and number in which noise of another law, and a slot that is left out
     or read twice, would show."""
-    adds: Callable[[Slots, Words | None], Tables]
-    """What each slot adds to each private column, given the words of its coins."""
+    adds: Callable[[Slots, Words | None, Ints | None], Tables]
+    """What each slot adds to each private column, given the words of its coins, and how many
+    columns have a name as it is read (None or −1: those that began with one)."""
     law: Callable[[str, Columns, Columns], Law]
     """The exact law of a release, from the private and public columns that it is drawn from."""
     of_actions: Callable[[tuple[str, ...]], Kind]  # the kind for these actions
+    published: Callable[[Ints, Ints], Ints] = lambda drawn, named: drawn
+    """What is published of draws, of blocks at whose ends so many columns have a name."""
     headers: Slots = field(default_factory=lambda: np.zeros((1, 0)))
     """The public parts of a slot, P × H; one of no columns where nothing is public."""
     acts: bool = False  # whether what a release reads depends on what is in force
@@ -89,7 +92,7 @@ class Neighbours:
         """The columns of a block of these slots: a row for each equally likely outcome."""
         if self.outcomes is not None:
             return self.outcomes(slots)
-        return {name: of.sum(axis=0)[None] for name, of in self.adds(slots, None).items()}
+        return {name: of.sum(axis=0)[None] for name, of in self.adds(slots, None, None).items()}
 
 
 # -- losses ----------------------------------------------------------------------------------------
@@ -131,7 +134,7 @@ def _of_losses(kind: Leader) -> Neighbours:
             slots[0] = np.nan
         return slots
 
-    def adds(slots: Slots, coins: Words | None) -> Tables:
+    def adds(slots: Slots, coins: Words | None, named: Ints | None) -> Tables:
         """Losses on the grid, 1/2 where a row is not finite; as 0 or 1 where they are resampled."""
         grid, null = _grid(slots)
         read = grid
@@ -204,6 +207,7 @@ def _of_feedback(kind: PolicyLearner) -> Neighbours:
     """
     many, in_header = len(kind.actions), kind.played == "header"
     tables = kind.rule if isinstance(kind.rule, ContextModel) else None
+    columns = many if tables is None else tables.actions
     arms = [*range(min(_FEW, many)), *([many - 1] if tables else []), NO_ARM, many]
     gains = (-NULL, NULL, 0, 10**12)  # both extremes, nothing, and beyond every bound
     pairs = [(gain,) if in_header else (arm, gain) for gain in gains for arm in arms]
@@ -226,12 +230,24 @@ def _of_feedback(kind: PolicyLearner) -> Neighbours:
         drawn = slot * 77_777 % (2 * NULL) - NULL
         return np.column_stack([slot * 3 % (many + 1) - 1, drawn]).astype(np.float64)
 
-    def adds(slots: Slots, coins: Words | None) -> Tables:
+    def have_names(named: Ints) -> Bools:
+        """Whether each arm has a name, where so many columns of a cell have one: n × K."""
+        named = np.where(named < 0, columns - kind.room, named)
+        return np.asarray(np.arange(many) % columns < named[:, None])
+
+    def published(drawn: Ints, named: Ints) -> Ints:
+        """No number of an arm without a name, unless exact counts say that it was not shown."""
+        return drawn if in_header else np.where(np.tile(have_names(named), 2), drawn, 0)
+
+    def adds(slots: Slots, coins: Words | None, named: Ints | None) -> Tables:
         """The clipped gain to the arm's sum, and 1 to its count; nothing for no known arm.
 
-        With the action in the content: the reward to the arm's rewards, the loss to its losses.
+        With the action in the content: the reward to the arm's rewards, the loss to its losses, and
+        nothing for an arm without a name.
         """
         shown = (slots[:, :1] == np.arange(many)).astype(np.int64)
+        if not in_header:
+            shown *= have_names(np.full(len(slots), -1) if named is None else named)
         gain = np.clip(slots[:, 1:], -NULL, NULL).astype(np.int64)
         if in_header:
             return {"sums": gain * shown, "shown": shown}
@@ -271,9 +287,9 @@ def _of_feedback(kind: PolicyLearner) -> Neighbours:
     return Neighbours(
         kind, contents, extremes=len(contents) // 2, batch=batch, made_up=made_up, apart=apart,
         nulls=np.array([(NO_ARM, NULL), (many, -NULL), (0, 0)], dtype=np.float64),
-        adds=adds, law=law, of_actions=of_actions,
+        adds=adds, published=published, law=law, of_actions=of_actions,
         headers=np.array([[arm] for arm in arms if in_header] or [[]], dtype=np.float64),
-        roomy=_with_room(kind) if in_header else None,
+        roomy=_with_room(kind),
         **({} if tables is None else _of_tables(kind)),
     )  # fmt: skip
 
@@ -323,6 +339,7 @@ def _from_table_to_table(kind: PolicyLearner) -> Ints:
         beyond = np.arange(many) >= np.array([rule.size(at) for at in table.tolist()])[:, None]
         for at in range(2 if kind.pairs else 1):
             numbers[:, block, at * many : (at + 1) * many][beyond] = 0
+        numbers[:, block] = evidence.of_named(numbers[:, block])
         state = {**state, **evidence.fold(state, numbers[:, block], np.full(_TRIED, length))}
     for script, way in zip(numbers, tables.tolist(), strict=True):
         found.setdefault(tuple(way), script)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, count, cycle, islice
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,6 +41,21 @@ ODD_KEYS: tuple[Key, ...] = (None, b"", b"\xff")
 FEW_KEYS: tuple[Key, ...] = (*ODD_KEYS, b"key")
 
 
+class TakenHere(NamedTuple):
+    """A list."""
+
+    allowed: Bools
+    named: int  # how many columns have a name
+
+
+def named_at(lists: Sequence[tuple[int, TakenHere]], places: Ints) -> Ints:
+    """How many columns have a name at these places, where lists hold from some on; −1: those that
+    began with one.
+    """
+    which = np.searchsorted([since for since, _ in lists], places, side="right")
+    return np.array([-1, *(taken.named for _, taken in lists)])[which]
+
+
 @dataclass(frozen=True, slots=True)
 class Story:
     """A log of n slots; where it is cut into batches, and what happens between them."""
@@ -54,11 +70,7 @@ class Story:
     times: Ints | None = field(default=None, repr=False)
     idle: int | None = None  # after how many milliseconds a key's row is dropped
     epochs: tuple[int, ...] = ()  # the cuts after which a new epoch begins
-    lists: tuple[tuple[int, Bools], ...] = ()  # from which cuts on what is allowed
-
-    def allowed(self, slot: int) -> Bools | None:
-        """What the list allows that holds at a slot; None: there is none yet."""
-        return next((of for since, of in reversed(self.lists) if since <= slot), None)
+    lists: tuple[tuple[int, TakenHere], ...] = ()  # from which cuts on each one holds
 
     def part(self, row: Neighbours, begin: int, end: int) -> Batch:
         """Some neighbouring slots, with the keys that they have."""
@@ -67,7 +79,10 @@ class Story:
         times = None if self.times is None else self.times[some]
         keys = [self.keys[key] for key in which.tolist()]
         batch = row.batch(keys, index, self.slots[some], self.offsets[some], times)
-        return replace(batch, allowed=self.allowed(begin)) if self.lists else batch
+        taken = next((of for since, of in reversed(self.lists) if since <= begin), None)
+        if taken is None:
+            return batch
+        return replace(batch, allowed=taken.allowed, named=taken.named)
 
     def at_once(self) -> Story:
         """The same log as one batch."""
@@ -186,25 +201,28 @@ def lists(kind: Kind, *, longest: int) -> Iterator[Story]:
 def new_names(kind: Kind, *, longest: int) -> Iterator[tuple[Story, Kind]]:
     """The same of the kind with spare columns, slot by slot: every third list names one of them.
 
-    The first blocks end before any list. What names a column before its list does is null.
+    The first blocks end before any list. What names a column before its list does is null: where
+    counts are noisy an engine sees to that, elsewhere no record can name it.
     """
     roomy = neighbours_of(kind).roomy
     if roomy is None:
         return
     streams, many = a_few_keys(roomy, longest=longest, name="lists"), roomy.evidence.listed
     whole = _under_lists(roomy, slot_by_slot("new names", FEW_KEYS, streams))
-    first, taken = many - roomy.actions[:many].count(SPARE), list[tuple[int, Bools]]()
+    first, taken = many - roomy.actions[:many].count(SPARE), list[tuple[int, TakenHere]]()
     named, slots = np.full(len(whole.index), first), whole.slots.copy()
-    for turn, (at, allowed) in enumerate(whole.lists[_UNLISTED:]):
-        named[at:] = min(many, first + 1 + turn // 3)
-        taken.append((at, allowed & (np.arange(many) < named[at])))
-    slots[slots[:, 0] % many >= named, 0] = NO_ARM
+    for turn, (at, (allowed, _)) in enumerate(whole.lists[_UNLISTED:]):
+        there = min(many, first + 1 + turn // 3)
+        named[at:] = there
+        taken.append((at, TakenHere(allowed & (np.arange(many) < there), there)))
+    if roomy.recipe.played == "header":
+        slots[slots[:, 0] % many >= named, 0] = NO_ARM
     yield replace(whole, slots=slots, lists=tuple(taken)), roomy
 
 
 def _under_lists(kind: Kind, whole: Story) -> Story:
-    """The story under lists, each of which pauses one action or none: from records around the ends
-    of the first key's blocks on, and from the first record of each other key.
+    """The story under lists of all columns, each of which pauses one action or none: from records
+    around the ends of the first key's blocks on, and from the first record of each other key.
     """
     many, own = kind.evidence.listed, np.flatnonzero(whole.index == 0)
     starts = kind.schedule.starts(np.arange(MOST_BLOCKS)) - 1
@@ -215,7 +233,8 @@ def _under_lists(kind: Kind, whole: Story) -> Story:
     ]
     places = sorted({*np.searchsorted(whole.offsets, whole.offsets[slots]).tolist()})
     taken = [
-        (at, (np.arange(many) + turn) % many > -(turn % 3 // 2)) for turn, at in enumerate(places)
+        (at, TakenHere((np.arange(many) + turn) % many > -(turn % 3 // 2), many))
+        for turn, at in enumerate(places)
     ]
     return replace(whole, cuts=tuple(sorted({*whole.cuts, *places})), lists=tuple(taken))
 

@@ -62,7 +62,7 @@ class TakenLists:
         for of in self._adding:
             after = of.next_offset <= offset if ordinal is None else of.list_ordinal <= ordinal
             if of.partition == partition and after:
-                known = max(known, named_in(of))
+                known = max(known, of.named)
         return known
 
     @cached_property
@@ -70,19 +70,14 @@ class TakenLists:
         """Those of each partition that name more columns than those before."""
         most, adding = dict[int, int](), list[TakenList]()
         for of in self.lists:
-            if named_in(of) > most.get(of.partition, len(self.columns) - self.room):
-                most[of.partition] = named_in(of)
+            if of.named > most.get(of.partition, len(self.columns) - self.room):
+                most[of.partition] = of.named
                 adding.append(of)
         return adding
 
 
 NO_LISTS = TakenLists()
 """Of a stream of which no ledger is given."""
-
-
-def named_in(line: TakenList) -> int:
-    """How many columns have a name by a list: the first ones."""
-    return len(names_in(line.actions))
 
 
 def read_taken_lists(

@@ -23,7 +23,6 @@ from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.randomness import SeededRandomness
 from streamdp.core.releases import Release, names_of_sums
 from streamdp.lab.logs.shown import ShownLog
-from streamdp.lab.logs.taken_lists import named_in
 from streamdp.wire.lines import TakenList, under_lists
 from streamdp.wire.published import key_fields
 
@@ -54,9 +53,9 @@ def fold(
                 epoch=epoch,
             )
         taken = [line for line in lists if line.partition == partition]
-        for part, of in under_lists(batch, taken):
+        for part, _ in under_lists(batch, taken):
             if learner.room:
-                named = len(log.actions) - learner.room if of is None else named_in(of)
+                named = len(log.actions) - learner.room if part.named is None else part.named
                 part = _without_unnamed(part, named, of=len(log.actions))
             yield from engine.apply_batch(part)
 

@@ -8,6 +8,7 @@ what came of it. A third party's format whose rows differ in length is refused.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from streamdp.assembly.recipes import (
     Rankers,
     Rewards,
 )
-from streamdp.assembly.rules import Encode, Rules
+from streamdp.assembly.rules import NULL_LOSS, Encode, Rules
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import NO_ARM
 from streamdp.ports import StreamTopics
@@ -33,7 +34,8 @@ from streamdp.service.config.tables import (
     options_for,
     options_of,
 )
-from streamdp.wire.formats import ContentFormat, Holds, configure, factory_of
+from streamdp.wire.formats import ContentFormat, Holds, configure, factory_of, renamed
+from streamdp.wire.revising import LONGEST_NAME
 
 _TRIED = (0.0, 1.0, 0.5, 0.1, 1 / 3, 1e-7, 0.123456789)
 """Losses that are encoded before anything starts, to see that their events have one length."""
@@ -113,7 +115,8 @@ def _recipe(table: AssemblyTable, stream: Stream) -> AssemblyRecipe:
             assert stream.feedback is not None, "checked with the tables"
             rewards = Rewards(stream.feedback.most)
             if stream.feedback.played == "value":
-                return PrivateRewards(actions, stream.feedback.contexts, rewards)
+                room, contexts = bool(stream.table.room), stream.feedback.contexts
+                return PrivateRewards(actions, contexts, rewards, room)
             return rewards
         case "rankers":
             return Rankers(actions, by_rank=table.gain == "rank")
@@ -139,15 +142,27 @@ def _encoding(stream: Stream) -> Encode:
     if made.frames:
         problem, expected = "an event is one slot, a frame is many", "a stream without frames"
         raise InvalidConfig("stream", problem, expected=expected, got=stream.topics.stream)
-    rewards, most = feedback.content == "reward", feedback.largest
-    nothing = NO_ARM if feedback.played == "value" else 0
+    rewards, most, names = feedback.content == "reward", feedback.largest, made.actions
+    private = feedback.played == "value"
+    nothing, width = NO_ARM if private else 0, 0
+    if private and stream.table.room:
+        if name != "json":
+            problem = "its records hold numbers of actions, not the name of one that comes later"
+            raise InvalidConfig("stream", problem, expected="a stream in json", got=name)
+        longest = renamed(made, (*names, LONGEST_NAME))
+        width = len(longest.encode(np.array([NULL_LOSS], dtype=np.float32), played=[nothing]))
 
-    def encode(losses: Sequence[float]) -> bytes:
-        """One number: the loss, or the reward; where events name their arm, its number follows."""
-        loss, *arm = losses
+    def encode(losses: Sequence[Any]) -> bytes:
+        """One number: the loss, or the reward; where events name their arm, it follows."""
+        loss, *named = losses
         number = (1.0 - loss) * most if rewards else loss
-        played = [int(arm[0]) if arm else nothing]
-        return made.encode(np.array([number], dtype=np.float32), played=played)
+        of, arm = made, nothing
+        if named:
+            cell, action = named
+            of = made if action in names else renamed(made, (*names, action))
+            assert of.feedback is not None
+            arm = of.feedback.arm(action, cell=cell)
+        return of.encode(np.array([number], dtype=np.float32), played=[arm]).ljust(width)
 
     return encode
 
@@ -156,7 +171,11 @@ def _check_one_length(recipe: AssemblyRecipe, encode: Encode, stream: Stream) ->
     lengths = {len(encode([loss] * recipe.gains)) for loss in _TRIED}
     if recipe.names_arm:
         assert stream.feedback is not None
-        lengths |= {len(encode([_TRIED[-1], arm])) for arm in range(len(stream.feedback.arms))}
+        contexts = stream.feedback.contexts
+        later = ["?", LONGEST_NAME] if stream.table.room else []
+        for cell in range(1 if contexts is None else contexts.cells):
+            named = [*stream.feedback.actions, *later]
+            lengths |= {len(encode([_TRIED[-1], cell, action])) for action in named}
     if len(lengths) > 1:
         problem = "an event's length would reveal the outcome"
         expected = "a stream whose format writes events of one length, such as json or float32"

@@ -402,8 +402,8 @@ class PartitionLines:
             for at in np.flatnonzero(~plain & ~new["lost"]).tolist():
                 try:
                     if opens[at]:
-                        allowed, _ = self._terms.allowed_by(lines[at].epoch, batch["list"][at])
-                        learners.begin(int(rows[at]), lines[at], allowed)
+                        taken = self._terms.under(lines[at].epoch, batch["list"][at])
+                        learners.begin(int(rows[at]), lines[at], taken.allowed)
                     else:
                         released.append(released_by(lines[at], learners, int(rows[at])))
                         ended.append(at)
@@ -415,8 +415,14 @@ class PartitionLines:
                 for epoch, listed in np.unique(some[["epoch", "list"]]).tolist():
                     of = (some["epoch"] == epoch) & (some["list"] == listed)
                     lengths = (some["stop"] - some["start"])[of]
-                    allowed, _ = self._terms.allowed_by(epoch, listed)
-                    learners.folded(some["row"][of], numbers[of], lengths, allowed)
+                    taken = self._terms.under(epoch, listed)
+                    of_named = learners.evidence.of_named(numbers[of], taken.named)
+                    self._terms.report(
+                        some[of],
+                        (of_named != numbers[of]).any(axis=1),
+                        "block {block}: it has numbers of a column that has no name",
+                    )
+                    learners.folded(some["row"][of], numbers[of], lengths, taken.allowed)
                 self._in_slots(learners, some)
             told = np.flatnonzero(~new["lost"] & (batch["in_force"] >= 0))
             if votes and len(told):

@@ -177,7 +177,8 @@ class ShownLines:
             which = np.flatnonzero(~new["lost"] & (groups == group).all(axis=1))
             table, listed, epoch = group.tolist()
             of, learners = batch[which], self._terms.tables[table]
-            allowed, paused = self._terms.allowed_by(epoch, listed)
+            under = self._terms.under(epoch, listed)
+            paused = under.paused
             for other in self._paused.get((epoch, listed), {paused}) - {paused}:
                 said, right = (", ".join(names)[:_SHOWN] or "nothing" for names in (other, paused))
                 fault = f"policies of list {listed} name {said} as paused, expected {right}"
@@ -187,7 +188,7 @@ class ShownLines:
             try:
                 for parts in np.unique(shown["choice"][which]).tolist():
                     learners.count("in_force", parts)
-                computed = learners.policies(of["row"], new["due"][which], allowed)
+                computed = learners.policies(of["row"], new["due"][which], under.allowed)
                 prints[:] = [_fingerprint(policy.astype("<u4").tobytes()) for policy in computed]
             except (InvalidConfig, StateMismatch) as error:
                 self._terms.tell(int(of["at"][0]), f"block {of['block'][0]}: {error}")

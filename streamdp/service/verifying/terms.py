@@ -123,13 +123,17 @@ class _Sort(NamedTuple):
     columns: tuple[int | bool, ...]  # `TERMS`
 
 
-class _List(NamedTuple):
+class ListTaken(NamedTuple):
     """A list that was taken; of an epoch the first is none."""
 
-    position: int
-    ordinal: int
-    allowed: Bools | None
-    paused: tuple[str, ...]  # the names that have no part of policies
+    position: int = -1
+    ordinal: int = 0
+    allowed: Bools | None = None  # None: all that have a name
+    paused: tuple[str, ...] = ()  # the names that have no part of policies
+    named: int | None = None  # how many columns have a name; None: those that began with one
+
+
+_NO_LIST = ListTaken()
 
 
 class Terms:
@@ -157,7 +161,7 @@ class Terms:
         self._sorts: list[_Sort] = []
         self._columns: Table = np.zeros(0, TERMS)
         self._table_of: dict[tuple[int, Method], int] = {}
-        self._lists: dict[int, list[_List]] = {}  # that were taken, by epoch, in their order
+        self._lists: dict[int, list[ListTaken]] = {}  # that were taken, by epoch, in their order
 
     @property
     def epochs(self) -> set[int]:
@@ -268,7 +272,7 @@ class Terms:
 
     def takes(self, line: TakenList, *, first: int) -> Iterator[str]:
         """Note a list, and yield what is wrong with it; `first`: no record before that is left."""
-        taken = self._lists.setdefault(line.epoch, [_List(-1, 0, None, ())])
+        taken = self._lists.setdefault(line.epoch, [_NO_LIST])
         if line.list_ordinal <= taken[-1].ordinal:
             yield f"list {line.list_ordinal} is taken after list {taken[-1].ordinal}"
         if line.next_offset < (first := max(taken[-1].position, first)):
@@ -284,8 +288,8 @@ class Terms:
         self.names.setdefault((line.epoch, -2 - line.list_ordinal), written(line.actions))
         if unknown := sorted(set(line.paused) - set(line.actions)):
             yield f"list {line.list_ordinal} pauses {unknown[0][:_SHOWN]}, which it does not have"
-        paused = tuple(line.without_part())
-        taken.append(_List(line.next_offset, line.list_ordinal, line.allowed(), paused))
+        paused, position = tuple(line.without_part()), line.next_offset
+        taken.append(ListTaken(position, line.list_ordinal, line.allowed(), paused, line.named))
 
     def lists_of(self, batch: Table) -> Ints:
         """The ordinals of the lists that policies of these lines follow; 0 where there is none.
@@ -300,10 +304,10 @@ class Terms:
             ordinals[some] = np.array([of.ordinal for of in taken])[places]
         return ordinals
 
-    def allowed_by(self, epoch: int, ordinal: int) -> tuple[Bools | None, tuple[str, ...]]:
-        """What a list allows (None: all, or there is no list), and the names that have no part."""
+    def under(self, epoch: int, ordinal: int) -> ListTaken:
+        """A list that was taken in an epoch, by its ordinal."""
         lists = self._lists.get(epoch, ())
-        return next(((of.allowed, of.paused) for of in lists if of.ordinal == ordinal), (None, ()))
+        return next((of for of in lists if of.ordinal == ordinal), _NO_LIST)
 
     def named_so(self, epoch: int, index: int, name: str) -> Iterator[str]:
         """Check that something has one name in an epoch.

@@ -68,9 +68,9 @@ def with_closing(patch: pytest.MonkeyPatch, changed: Closing) -> None:
     close = Engine._close
 
     def other(
-        self: Engine, ended: Ended, paid: Sequence[Bools], draws: Draws, allowed: Bools | None
+        self: Engine, ended: Ended, paid: Sequence[Bools], draws: Draws, batch: Batch
     ) -> list[Releases]:
-        return changed(self, ended, lambda: list(close(self, ended, paid, draws, allowed)))
+        return changed(self, ended, lambda: list(close(self, ended, paid, draws, batch)))
 
     patch.setattr(Engine, "_close", other)
 

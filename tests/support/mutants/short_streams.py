@@ -34,11 +34,11 @@ def keeps_sums(patch: pytest.MonkeyPatch) -> None:
     close = Engine._close
 
     def keeping(
-        self: Engine, ended: Ended, paid: Sequence[Bools], draws: Draws, allowed: Bools | None
+        self: Engine, ended: Ended, paid: Sequence[Bools], draws: Draws, batch: Batch
     ) -> Iterator[Releases]:
         sums = self._bank.private["sums"]
         kept = sums[ended.rows].copy()
-        yield from close(self, ended, paid, draws, allowed)
+        yield from close(self, ended, paid, draws, batch)
         sums[ended.rows] = kept
 
     patch.setattr(Engine, "_close", keeping)
