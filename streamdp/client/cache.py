@@ -200,12 +200,14 @@ class _Followed:
         self._decide()
         live = self._list is None or self._list.live
         self.instead = None if live else self.off
+        list_ = f"stream {self.table.stream}, list {self.ordinal}"
         if live != (known is None or known.live):
             used = "each key's own action" if live else "the fallback action"
-            _logger.warning("stream %s: all readers use %s now", self.table.stream, used)
+            _logger.warning("%s: all readers use %s now", list_, used)
         for name in sorted(self.paused.symmetric_difference(known.paused if known else ())):
             said = "paused" if name in self.paused else "resumed"
-            _logger.warning("stream %s: action %s is %s now", self.table.stream, name, said)
+            said = "removed" if name in self.removed else said
+            _logger.warning("%s: action %s is %s now", list_, name, said)
         if self._on_change is not None:
             for key, answer in self.table.answers.items():
                 self._tell(key, before.get(key), self.shown(answer))

@@ -2,9 +2,10 @@
 
 `EVENTS` is the whole list; a test compares it with the code. Lines go to standard error: JSON, or
 text on a terminal. Other libraries' messages from warnings on appear as the event ``library``,
-without anything that might quote content: aiokafka's text, which names topics and nodes, in full;
-of other libraries the unfilled template; of exceptions the type and where they were raised (an
-exception's text may quote what it was about).
+without anything that might quote content: aiokafka's text, which names topics and nodes, and that
+of streamdp's own client, which names streams and actions, in full; of other libraries the unfilled
+template; of exceptions the type and where they were raised (an exception's text may quote what it
+was about).
 
 What is tried again and again (`_ENDS`) is logged once in `_RARELY_SECONDS` for each cause, until it
 has succeeded: an outage is one line at its beginning, one a minute, and one at its end. A partition
@@ -64,7 +65,7 @@ EVENTS = {
     "credentials_read": "a listener's token or certificate has changed and is used from now on",
     "credentials_unusable": "changed files of a listener cannot be used; the earlier ones stay",
     "operator_listening": f"{NOT_PRIVATE}: the operator's listener is at `address`",
-    "library": "another library's warning, without its content",
+    "library": "a library's warning, without any content",
     "loop_exception": "an exception in a task that nothing awaited: a defect",
 }
 """Every event's name, and what it means."""
@@ -78,7 +79,8 @@ _LEVELS: dict[Level, int] = {
     "warning": logging.WARNING,
     "error": logging.ERROR,
 }
-_TRUSTED_WORDS = ("aiokafka",)
+_OWN = "streamdp"
+_TRUSTED_WORDS = ("aiokafka", _OWN)
 _QUOTES = re.compile(r"(?<=callback) | <|\(|: ")
 """Where a message of asyncio begins to quote its subject."""
 _RARELY_SECONDS = 60.0
@@ -189,7 +191,8 @@ class LogRelay(logging.Handler):
     """Passes on other libraries' messages, without anything that might quote content.
 
     A client library can repeat a message many times a second; it is passed on once in
-    `_RARELY_SECONDS`.
+    `_RARELY_SECONDS`, whatever fills its template. One of streamdp's own counts with what fills it:
+    each list's changes are logged.
     """
 
     def __init__(self, log: EventLog, clock: Callable[[], float]) -> None:
@@ -199,10 +202,11 @@ class LogRelay(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Log one message of another library."""
-        line = record.name, str(record.msg)
+        package = record.name.partition(".")[0]
+        line = record.name, record.getMessage() if package == _OWN else str(record.msg)
         if unheard.get() or self._said.repeats(line, self._clock()):
             return
-        trusted = record.name.partition(".")[0] in _TRUSTED_WORDS
+        trusted = package in _TRUSTED_WORDS
         fields: MutableMapping[str, Any] = {
             "logger": record.name,
             "detail": record.getMessage() if trusted else str(record.msg).partition("\n")[0],

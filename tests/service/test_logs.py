@@ -110,6 +110,15 @@ def test_is_what_a_library_repeats_passed_on_once(stream: io.StringIO) -> None:
     assert [line["detail"] for line in lines(stream)] == ["not found: 0", "another"]
 
 
+def test_the_client_of_streamdp_is_heard_whatever_it_names(stream: io.StringIO) -> None:
+    """In one minute, too, and in full: its words hold names of streams and actions, no content."""
+    logs.set_up(level="info", style="json", stream=stream)
+    for number in (1, 2, 2):
+        logging.getLogger("streamdp.client").warning("list %d: action boots is paused", number)
+    said = [line["detail"] for line in lines(stream)]
+    assert said == ["list 1: action boots is paused", "list 2: action boots is paused"]
+
+
 def test_an_outage_is_a_line_at_once_one_a_minute_and_one_at_its_end(stream: io.StringIO) -> None:
     """As long as the cause is the same, for each partition: an hour of retries is sixty lines."""
     now = [0.0]

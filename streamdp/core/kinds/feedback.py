@@ -180,7 +180,9 @@ class PolicyLearner:
         options = ", ".join(f"{name}={value}" for name, value in self.options)
         rule, many = self.rule, len(self.actions)
         cells = many // rule.actions if isinstance(rule, ContextModel) else 1
-        of = f"{many // cells} actions" + (f" in {cells} contexts" if cells > 1 else "")
+        of = f"{many // cells - self.room} actions"
+        of += f" and room for {self.room}" if self.room else ""
+        of += f" in {cells} contexts" if cells > 1 else ""
         return f"{self.name}({options}) of {of}"
 
     @cached_property
