@@ -46,6 +46,7 @@ from streamdp.core.segments import BatchSlots
 from streamdp.lab.audit.long_blocks import TELLINGS
 from streamdp.lab.audit.stories import lists
 from tests.support.batches import feedback_batch
+from tests.support.mutants.late_feedback import gives_columns_without_a_name_a_floor
 
 ACTIONS = ("a", "b", "c")
 RECIPES = ("policy_blocks", "policy_elimination", "policy_following", "policy_weights")
@@ -637,27 +638,12 @@ def chooses_tables_by_open_sums(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReleasedTables, "fold", peeking)
 
 
-def spare_columns_have_a_floor(patch: pytest.MonkeyPatch) -> None:
-    """All columns are as good as named."""
-    sums, tables = ReleasedSums.in_force, ReleasedTables.in_force
-
-    def generous(
-        self: ReleasedSums, public: Columns, lengths: Ints, allowed: Bools | None = None
-    ) -> Policy:
-        return sums(replace(self, room=0), public, lengths, allowed)
-
-    def in_cells(
-        self: ReleasedTables, public: Columns, lengths: Ints, allowed: Bools | None = None
-    ) -> Policy:
-        return tables(replace(self, rule=replace(self.rule, room=0)), public, lengths, allowed)
-
-    patch.setattr(ReleasedSums, "in_force", generous)
-    patch.setattr(ReleasedTables, "in_force", in_cells)
-
-
 CAUGHT = [
     *((draws_what_is_paused, of, "what is not allowed is drawn") for of in OF),
-    *((spare_columns_have_a_floor, of, "what is not allowed is drawn") for of in WITH_ROOM),
+    *(
+        (gives_columns_without_a_name_a_floor, of, "what is not allowed is drawn")
+        for of in WITH_ROOM
+    ),
     *((looks_at_open_sums, of, "depends on content") for of in EVERYONE),
     *((knows_a_list_too_early, of, "what is allowed is not drawn") for of in OF),
     *((knows_a_list_too_early, of, "what is not allowed is drawn") for of in WITH_ROOM),

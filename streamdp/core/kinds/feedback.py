@@ -334,7 +334,7 @@ class FeedbackAdder:
             ends = np.searchsorted(wave[order], np.arange(int(wave.max()) + 2))
         played, gains = batch.content["played"][places], batch.content["gain"][places]
         known = (played >= 0) & (played < arms)
-        if self._kind.room:
+        if self._kind.room:  # an arm whose numbers would not be published takes none
             of_all = np.ones((1, 2 * arms), dtype=np.int64)
             known &= self._kind.evidence.of_named(of_all, batch.named)[0, played * known] != 0
         places = rows * arms + played * known
