@@ -170,6 +170,26 @@ def test_stories_are_told_once_for_all_epsilons(monkeypatch: pytest.MonkeyPatch)
     assert failures == [("bits 0", "story 1")] * 2 + [("bits 0", "story 2")]
 
 
+def test_stories_are_told_of_each_sort_of_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Learners that choose in other ways have one structure, and a choice could be wrong alone."""
+    kinds: list[Kind] = []
+
+    def told(self: Telling, kind: Kind, longest: int, system: object) -> Iterable[str]:
+        kinds.append(kind)
+        return [f"story {len(kinds)}"]
+
+    monkeypatch.setattr(Telling, "faults", told)
+    layers = {"nulls everywhere": LAYERS["nulls everywhere"]}
+    monkeypatch.setattr(verdict, "LAYERS", layers)
+    memo, asked = Memo(), []
+    for resample in ("none", "bernoulli"):
+        for noise, epsilon in (("laplace", "1"), ("gumbel", "1"), ("gumbel", "3")):
+            options = {"recipe": "noisy_leader", "noise": noise, "resample": resample}
+            asked.append(learner_of({**options, "epsilon": epsilon}, actions=["a", "b"]))
+    stories = [audited(kind, memo).failures[0] for kind in asked]
+    assert stories == [f"story {number}" for number in (1, 2, 2, 3, 3, 3)]
+
+
 def test_a_learner_that_remembers_passes() -> None:
     """One whose memory looks at the sums does not: see `mutants.kinds`."""
     assert list(misdeeds(remembering(INCUMBENT), longest=64)) == []

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import exp, log, tanh
+from math import exp, inf, log, tanh
 
 import numpy as np
 
@@ -63,6 +63,11 @@ class Choice:
         chosen = enumerate(released[:, 0].tolist())
         return np.array([self.of_row(row)[action] for row, action in chosen])
 
+    def widest(self) -> float:
+        """The largest log-ratio of what two rows release."""
+        logs = np.array([self.of_row(row) for row in range(len(self.sums))])
+        return float(np.ptp(logs, axis=0).max()) if np.isfinite(logs).all() else inf
+
 
 @dataclass(frozen=True, slots=True)
 class Noisy:
@@ -84,17 +89,19 @@ class Noisy:
         return [scale for many, scale in self.parts for _ in range(many)]
 
     @property
+    def sizes(self) -> Floats:
+        """The scale of each number's noise; 0: none."""
+        numbers, scales = zip(*self.parts, strict=True)
+        return np.repeat([float(scale or 0) for scale in scales], numbers)
+
+    @property
     def words(self) -> int:
         """How many random words a row's draw reads first: two for each number that has noise."""
         return 2 * sum(many for many, scale in self.parts if scale is not None)
 
     def broken(self, released: Ints, words: Words) -> Bools:
         """Which rows released something else than these words say."""
-        low, high = np.zeros(self.exact.shape), np.zeros(self.exact.shape)
-        numbers, sizes = zip(
-            *((many, float(scale or 0)) for many, scale in self.parts), strict=True
-        )
-        scales = np.repeat(sizes, numbers)
+        low, high, scales = np.zeros(self.exact.shape), np.zeros(self.exact.shape), self.sizes
         if (noisy := scales > 0).any():
             low[:, noisy], high[:, noisy] = noise_bounds(scales[noisy], words)
         noise = released - self.exact
@@ -112,6 +119,20 @@ class Noisy:
                 law = log(tanh(0.5 / float(scale))) - noise[:, number] / float(scale)
                 logs += np.where(none, 0.0, law)
         return logs
+
+    def widest(self) -> float:
+        """The largest log-ratio of what two rows release."""
+        sizes = np.tile(self.sizes, (len(self.exact), 1))
+        if self.beyond is not None:
+            sizes[self.beyond] = 0
+        worst = 0.0
+        for row, known in zip(self.exact, sizes == 0, strict=True):
+            moved = np.abs(self.exact - row)
+            if moved[:, known].any():
+                return inf
+            noisy = ~known
+            worst = max(worst, float((moved[:, noisy] / sizes[:, noisy]).sum(axis=1).max()))
+        return worst
 
     def none(self, number: int) -> Bools:
         """In which rows a number has no noise."""

@@ -4,7 +4,8 @@ The exact audit (`exposure`) enumerates streams of a few slots, so it cannot see
 wrong later. Here the engine runs through every block of up to 256 slots, with a null at every
 place, with saves and rebuilds on the way, and with real bits: in batches of many keys, and slot by
 slot; through many short blocks, because it may count them; with keys that go idle and come back;
-through new epochs; and under lists that pause actions, and that name new ones. A `Watch` around the
+through new epochs; with keys that get no row; and under lists that pause actions, and that name new
+ones. A `Watch` around the
 kind notes every draw and what it got; `fold` computes from log and releases alone what that should
 have been. They must be equal (`comparing`). Then the engine is as private as the fold, and the laws
 are held against the charge.
@@ -38,6 +39,7 @@ from streamdp.lab.audit.stories import (
     new_names,
     nulls_everywhere,
     slot_by_slot,
+    too_many_keys,
     visits,
 )
 from streamdp.lab.audit.telling import Told, standing
@@ -150,6 +152,9 @@ TELLINGS: Mapping[str, Telling] = MappingProxyType(
         "idle keys": Telling(lambda kind, longest: [visits(kind)], of=_clearer),
         "epochs": Telling(
             lambda kind, longest: [epochs(kind, longest=min(longest, _EPOCHS))], of=_clearer
+        ),
+        "too many keys": Telling(
+            lambda kind, longest: [too_many_keys(kind, longest=min(longest, _EPOCHS))]
         ),
         "lists": Telling(
             lambda kind, longest: lists(kind, longest=min(longest, _EPOCHS)), of=_clearer

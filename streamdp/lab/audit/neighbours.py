@@ -46,6 +46,7 @@ _CELLS = (2, 2)  # of the smallest table that gets finer more than once; of 2 ac
 _CLEARER = 64  # times ε, to see every table in few slots
 _SCRIPTED = 3  # blocks of a script
 _TRIED = 400  # scripts, of which those are kept that lead to other tables
+_BEYOND = ((-2, NULL), (2**31 - 1, NULL), (0, -(2**63)))  # arms and a gain
 _FROM_TWO = capped(LAST_SLOT - 1, first=2)
 
 
@@ -56,7 +57,7 @@ class Neighbours:
     kind: Kind
     contents: Slots  # A × C: those that may replace each other, the extremes first
     extremes: int  # how many are extremes; the others are unusable or beyond every bound
-    nulls: Slots  # N × W: slots of every sort that teaches nothing
+    odd: Slots  # N × W: slots of every sort that teaches nothing, and what is beyond every number
     batch: Callable[[Sequence[Key], Ints, Slots, Ints, Ints | None], Batch]
     """The slots as the engine takes them: keys, index, slots, offsets, times."""
     made_up: Callable[[Words], Slots]  # an unremarkable slot from each row of random words
@@ -106,6 +107,8 @@ def _of_losses(kind: Leader) -> Neighbours:
     bad[0], bad[1, 0], bad[2, :2], bad[3, 1] = np.nan, np.nan, (7, -7), np.inf
     rows = np.concatenate([np.array(list(product((0.0, 1.0), repeat=few))), bad])
     contents = np.array([np.resize(row, actions) for row in rows])
+    odd = np.concatenate([contents[1 << few :], np.zeros((2, actions))])
+    odd[-2, -1], odd[-1, 0] = np.nan, -np.inf
     tosses: dict[int, int] = {}
     if kind.window == "random_prefix":
         tosses[Purpose.WINDOW] = 1
@@ -184,7 +187,7 @@ def _of_losses(kind: Leader) -> Neighbours:
         return learner_of(config_of(kind), actions=names).with_estimates(kind.estimates)
 
     return Neighbours(
-        kind, contents, extremes=1 << few, nulls=contents[1 << few :], batch=batch,
+        kind, contents, extremes=1 << few, odd=odd, batch=batch,
         made_up=made_up, apart=apart, adds=adds, law=law, of_actions=of_actions,
         acts=bool(kind.bonus or kind.estimates), tosses=tosses, counted=counted, outcomes=outcomes,
     )  # fmt: skip
@@ -286,7 +289,7 @@ def _of_feedback(kind: PolicyLearner) -> Neighbours:
 
     return Neighbours(
         kind, contents, extremes=len(contents) // 2, batch=batch, made_up=made_up, apart=apart,
-        nulls=np.array([(NO_ARM, NULL), (many, -NULL), (0, 0)], dtype=np.float64),
+        odd=np.array([(NO_ARM, NULL), (many, -NULL), (0, 0), *_BEYOND], dtype=np.float64),
         adds=adds, published=published, law=law, of_actions=of_actions,
         headers=np.array([[arm] for arm in arms if in_header] or [[]], dtype=np.float64),
         roomy=_with_room(kind),
@@ -407,8 +410,31 @@ def in_short_blocks(kind: K) -> K:
     return kind if kind.schedule.stop(0) == 2 else changed(kind, schedule=_FROM_TWO)
 
 
+def blank(kind: Kind) -> tuple[dict[str, Ints], dict[str, Ints]]:
+    """One row of empty columns, private and public."""
+    private, public = (
+        {of.name: np.zeros((1, *of.shape), of.dtype) for of in fields}
+        for fields in (kind.fields, kind.evidence.fields)
+    )
+    return private, public
+
+
 def blank_law(kind: Kind, name: str) -> Law:
     """The law of a release of one row of empty columns: its form, mechanism and scales."""
-    private = {of.name: np.zeros((1, *of.shape), of.dtype) for of in kind.fields}
-    public = {of.name: np.zeros((1, *of.shape), of.dtype) for of in kind.evidence.fields}
-    return neighbours_of(kind).law(name, private, public)
+    return neighbours_of(kind).law(name, *blank(kind))
+
+
+def price(kind: Kind, name: str, private: Columns, public: Columns) -> float:
+    """The largest log-ratio of a release of one row, to which a slot is added that holds one of two
+    extremes.
+    """
+    row, worst = neighbours_of(kind), 0.0
+    coins = np.zeros((row.extremes, row.tosses.get(Purpose.RESAMPLE, 1)), dtype=np.uint64)
+    shared = {of: np.repeat(public[of], row.extremes, axis=0) for of in public}
+    for header in row.headers:
+        parts = np.tile(header, (row.extremes, 1)), row.contents[: row.extremes]
+        added = row.adds(np.concatenate(parts, axis=1), coins, None)
+        columns = {of: np.repeat(private[of], row.extremes, axis=0) for of in private}
+        columns |= {of: columns[of] + added[of] for of in columns.keys() & added.keys()}
+        worst = max(worst, row.law(name, columns, shared).widest())
+    return worst

@@ -71,6 +71,7 @@ class Story:
     idle: int | None = None  # after how many milliseconds a key's row is dropped
     epochs: tuple[int, ...] = ()  # the cuts after which a new epoch begins
     lists: tuple[tuple[int, TakenHere], ...] = ()  # from which cuts on each one holds
+    limit: int = 1_000_000  # keys that get a row; a story of more has no lists, times or epochs
 
     def part(self, row: Neighbours, begin: int, end: int) -> Batch:
         """Some neighbouring slots, with the keys that they have."""
@@ -83,6 +84,15 @@ class Story:
         if taken is None:
             return batch
         return replace(batch, allowed=taken.allowed, named=taken.named)
+
+    @property
+    def heard(self) -> Story:
+        """The same log without the slots of keys beyond the limit: of those that come last."""
+        late = np.sort(np.unique(self.index, return_index=True)[1])[self.limit :]
+        kept = ~np.isin(self.index, self.index[late])
+        return replace(
+            self, index=self.index[kept], slots=self.slots[kept], offsets=self.offsets[kept]
+        )
 
     def at_once(self) -> Story:
         """The same log as one batch."""
@@ -105,7 +115,7 @@ def nulls_everywhere(kind: Kind, *, longest: int) -> Story:
     blocks = blocks_within(schedule, longest)
     slots = schedule.stop(blocks - 1) - 1
     varied = made_up(row, f"story of {schedule.name}", slots, slots)
-    nulls = row.nulls
+    nulls = row.odd
     varied[np.arange(slots), np.arange(slots)] = nulls[np.arange(slots) % len(nulls)]
     streams = np.concatenate([varied, _constant(row, schedule, blocks, slots)])
     return by_turns("nulls at every place", named(len(streams)), streams)
@@ -117,7 +127,7 @@ def _constant(row: Neighbours, schedule: Schedule, blocks: int, slots: int) -> S
     """
     public = np.resize(row.headers, (len(row.contents), row.headers.shape[1]))
     rows = np.concatenate([public, row.contents], axis=1)
-    streams = [np.tile(one, (slots, 1)) for one in (*rows, *row.nulls)]
+    streams = [np.tile(one, (slots, 1)) for one in (*rows, *row.odd)]
     streams.append(np.where(np.arange(slots)[:, None] % 2, rows[1], rows[-1]))
     numbers = np.arange(blocks)
     starts, stops = schedule.starts(numbers) - 1, schedule.stops(numbers) - 1
@@ -125,7 +135,7 @@ def _constant(row: Neighbours, schedule: Schedule, blocks: int, slots: int) -> S
     for extreme in rows[: row.extremes]:
         for places in (starts, stops - 1, late):
             stream = np.tile(extreme, (slots, 1))
-            stream[places] = row.nulls[0]
+            stream[places] = row.odd[0]
             streams.append(stream)
     return np.array(streams)
 
@@ -137,7 +147,7 @@ def a_few_keys(kind: Kind, *, longest: int, name: str = "few keys") -> Slots:
     streams = made_up(row, name, len(FEW_KEYS), slots)
     for run in range(len(FEW_KEYS)):
         places = np.arange((run + 1) % 3, slots, 3)
-        streams[run, places] = row.nulls[np.arange(len(places)) % len(row.nulls)]
+        streams[run, places] = row.odd[np.arange(len(places)) % len(row.odd)]
     return streams
 
 
@@ -145,7 +155,7 @@ def many_blocks(kind: Kind, *, blocks: int) -> Story:
     """A few keys that live through so many blocks; every seventh slot is null."""
     row = neighbours_of(kind)
     streams = made_up(row, "many blocks", len(FEW_KEYS), kind.schedule.stop(blocks - 1) - 1)
-    streams[:, 5::7] = np.resize(row.nulls, streams[:, 5::7].shape)
+    streams[:, 5::7] = np.resize(row.odd, streams[:, 5::7].shape)
     return by_turns("many blocks", FEW_KEYS, streams)
 
 
@@ -156,7 +166,7 @@ def many_slots(kind: Kind, name: str, *, keys: int, slots: int) -> Story | None:
         return None
     row, slots = neighbours_of(kind), kind.schedule.stop(blocks - 1) - 1
     streams = made_up(row, name, keys, slots)
-    streams[:, 3 :: 1 + slots // 15] = np.resize(row.nulls, streams[:, 3 :: 1 + slots // 15].shape)
+    streams[:, 3 :: 1 + slots // 15] = np.resize(row.odd, streams[:, 3 :: 1 + slots // 15].shape)
     index = np.repeat(np.arange(keys), slots)
     flat = streams.reshape(len(index), -1)
     return Story(name, named(keys)[::-1], index, flat, index, (0, len(index)))
@@ -174,7 +184,7 @@ def visits(kind: Kind) -> Story:
     steps = np.ones(len(index), dtype=np.int64)
     steps[np.cumsum([0, *many[:-1]])] = away
     slots = made_up(row, "visits", 1, len(index))[0]
-    slots[4::9] = np.resize(row.nulls, (len(slots[4::9]), slots.shape[1]))
+    slots[4::9] = np.resize(row.odd, (len(slots[4::9]), slots.shape[1]))
     cuts = _uneven(len(index))
     return Story(
         "idle keys", keys, index, slots, 2 * np.arange(len(index)), cuts,
@@ -187,6 +197,13 @@ def epochs(kind: Kind, *, longest: int) -> Story:
     whole = by_turns("epochs", FEW_KEYS, a_few_keys(kind, longest=longest, name="epochs"))
     some = len(whole.cuts) // 3
     return replace(whole, epochs=(whole.cuts[some], whole.cuts[2 * some]))
+
+
+def too_many_keys(kind: Kind, *, longest: int) -> Story:
+    """A few keys of which the last two to come get no row; all are in the same batches."""
+    name = "too many keys"
+    whole = by_turns(name, FEW_KEYS, a_few_keys(kind, longest=longest, name=name))
+    return replace(whole, limit=len(FEW_KEYS) // 2)
 
 
 def lists(kind: Kind, *, longest: int) -> Iterator[Story]:

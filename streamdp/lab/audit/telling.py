@@ -65,7 +65,7 @@ class Told:
             kind = Watched(kind, self.watch).as_kind
         engine = Engine(
             stream=STREAM, partition=0, learner=kind, randomness=self.randomness,
-            budget=full_charge(kind) or None, epoch=self._epoch, limit=10**6,
+            budget=full_charge(kind) or None, epoch=self._epoch, limit=self.story.limit,
             heritage=dict(self._heritage), idle=self.story.idle,
         )  # fmt: skip
         if self.watch is not None:

@@ -26,12 +26,14 @@ from streamdp.lab.audit.interference import leaks
 from streamdp.lab.audit.laws import TOLERANCE, Choice
 from streamdp.lab.audit.long_blocks import LONGEST, TELLINGS
 from streamdp.lab.audit.neighbours import (
+    blank,
     blank_law,
     changed,
     in_short_blocks,
     innermost,
     neighbours_of,
     of_actions,
+    price,
 )
 from streamdp.lab.audit.races import flaws_of_races
 from streamdp.lab.audit.sampler import Chi2, sample
@@ -61,20 +63,30 @@ class Memo:
     """Results that do not depend on ε, shared by audits of kinds of one structure."""
 
     exposures: dict[object, Exposure] = field(default_factory=dict)
-    found: dict[tuple[str, object], list[str]] = field(default_factory=dict)
-    """By a layer, and by what its failures depend on."""
+    found: dict[str, dict[tuple[object, object], list[str]]] = field(default_factory=dict)
+    """By a layer, by what its failures depend on, and by the sort of choice that was drawn."""
 
-    def kept(self, layer: str, name: object, look: Callable[[], Iterable[str]]) -> Iterator[str]:
-        """Yield what is known by this name, or each finding once; all of them are kept."""
-        if (layer, name) in self.found:
-            yield from self.found[layer, name]
+    def kept(
+        self, layer: str, name: object, look: Callable[[], Iterable[str]], *, sort: object = None
+    ) -> Iterator[str]:
+        """Yield what is known by this name, or each finding once; all of them are kept.
+
+        An engine does not know what chooses: a sort whose draws the layer has looked at under
+        another name is not looked at again under a name that it knows from another sort.
+        """
+        known = self.found.setdefault(layer, {})
+        found = known.get((name, sort))
+        if found is None and any(of == sort for _, of in known):
+            found = next((of for (other, _), of in known.items() if other == name), None)
+        if found is not None:
+            yield from found
             return
-        found: list[str] = []
+        found = []
         for what in look():
             if what not in found:
                 found.append(what)
                 yield what
-        self.found[layer, name] = found  # a caller that stops at the first gets no further
+        known[name, sort] = found  # a caller that stops at the first gets no further
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,32 +206,37 @@ class Findings:
             ratios = worst_ratios(self.memo.exposures[name], kind)
             self.charged = max(self.charged, *paid.values())
             self.worst = max(self.worst, *ratios.values())
-            beyond = {slot: ratio - float(paid[slot]) for slot, ratio in ratios.items()}
-            slot = max(beyond, key=lambda at: beyond[at])
-            if beyond[slot] > TOLERANCE:
-                where = f"slot {slot} of {design.slots}"
-                yield f"{where}: log-ratio {ratios[slot]:.4g} > {paid[slot]}"
+            slot = max(ratios, key=lambda at: ratios[at] - float(paid[at]))
+            yield from self._beyond(f"slot {slot} of {design.slots}", ratios[slot], paid[slot])
 
     def of_sums(self) -> Iterator[str]:
-        """Layer 1: one choice after long blocks, and among many actions."""
-        if not isinstance(blank_law(self.few, self.few.releases[0].name), Choice):
-            return
-        wide = of_actions(self.kind, min(MOST_ACTIONS_SWEPT, len(self.kind.actions)))
-        asked = {f"{self.longest} slots": (sweep, self.few)}
-        if len(wide.actions) > len(self.few.actions):
-            asked[f"{len(wide.actions)} actions"] = sweep_wide, wide
-        for what, (swept, kind) in asked.items():
-            ratio, charge = swept(kind, longest=self.longest), kind.releases[0].epsilon
-            self.worst = max(self.worst, ratio)
-            if ratio > charge + TOLERANCE:
-                yield f"{what}: log-ratio {ratio:.4g} > {charge}"
+        """Layer 1: one choice after long blocks, and of many actions; noise of all actions."""
+        kind, many = self.kind, len(self.kind.actions)
+        for release in kind.releases:
+            if not isinstance(blank_law(kind, release.name), Choice):
+                ratio = price(kind, release.name, *blank(kind))
+                yield from self._beyond(f"{release.name} of {many} actions", ratio, release.epsilon)
+                continue
+            ratio = sweep(self.few, longest=self.longest)
+            yield from self._beyond(f"{self.longest} slots", ratio, release.epsilon)
+            wide = of_actions(kind, min(MOST_ACTIONS_SWEPT, many))
+            if len(wide.actions) > len(self.few.actions):
+                ratio = sweep_wide(wide, longest=self.longest)
+                yield from self._beyond(f"{len(wide.actions)} actions", ratio, release.epsilon)
+
+    def _beyond(self, what: str, ratio: float, charge: Fraction) -> Iterator[str]:
+        """A failure if a log-ratio is beyond its charge."""
+        self.worst = max(self.worst, ratio)
+        if ratio > charge + TOLERANCE:
+            yield f"{what}: log-ratio {ratio:.4g} > {charge}"
 
     def of_races(self) -> Iterator[str]:
         """Layer 2: choices among very many actions, or of very many rows."""
         law = blank_law(self.few, self.few.releases[0].name)
         if isinstance(law, Choice):
             mechanism = law.mechanism
-            yield from self.memo.kept("races", mechanism.name, lambda: flaws_of_races(mechanism))
+            sort = type(mechanism), mechanism.name
+            yield from self.memo.kept("races", sort, lambda: flaws_of_races(mechanism))
 
     def of_samples(self) -> Iterator[str]:
         """Layer 2: releases of short blocks against their law, from outside."""
@@ -248,7 +265,8 @@ class Findings:
         """Layer 2: every draw of the shipped engine in a story against the log and the bits."""
         telling, kind, longest = TELLINGS[name], self.told, self.longest
         look = partial(telling.faults, kind, longest, SystemRandomness())
-        return self.memo.kept(name, (structure_of(telling.of(kind)), longest), look)
+        what, choose = (structure_of(telling.of(kind)), longest), getattr(kind, "choose", None)
+        return self.memo.kept(name, what, look, sort=type(choose))
 
 
 Layer = Callable[[Findings], Iterator[str]]

@@ -36,6 +36,8 @@ from tests.support.mutants.table import (
     mutant,
 )
 
+MANY = tuple(replace(kind, actions=tuple("abcde")) for kind in (BY_HEADER, BY_VALUE))
+
 Adding = Callable[[BatchSlots, FeedbackContents], None]
 Close = Callable[[], list[Releases]]
 Closing = Callable[[Engine, Ended, Close], list[Releases]]
@@ -111,6 +113,19 @@ def adds_half_the_noise(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(calibration, "laplace_scale", lambda *of: scale(*of) / 2)
 
 
+@mutant(*MANY, layer="sums", said="sums of 5 actions: log-ratio 2 > 1")
+@mutant(MANY[0], layer="idle keys", said="sums costs more than is charged")
+def halves_the_noise_of_many_actions(patch: pytest.MonkeyPatch) -> None:
+    """Streams are enumerated for two actions."""
+    scales = PolicyLearner.scales.fget  # type: ignore[attr-defined]
+
+    def smaller(self: PolicyLearner) -> tuple[Fraction, ...]:
+        half = 2 if len(self.actions) > 3 else 1
+        return tuple(scale and scale / half for scale in scales(self))
+
+    patch.setattr(PolicyLearner, "scales", property(smaller))
+
+
 @mutant(BY_VALUE, layer="streams", said="log-ratio 2 > 1")
 def writes_counts_in_place_of_losses(patch: pytest.MonkeyPatch) -> None:
     """(r, 1) in place of (r, 1 − r): leaving one arm and entering another moves 2 for each."""
@@ -171,6 +186,29 @@ def counts_usable_events_instead_of_shown_ones(patch: pytest.MonkeyPatch) -> Non
 @mutant(BY_HEADER, layer="streams", said="log-ratio .* > 1")
 def does_not_clip_gains(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(feedback, "NULL", 10**13)
+
+
+@mutant(BY_HEADER, layer="nulls everywhere", said="drawn from other sums than the log's")
+def clips_gains_by_their_size(patch: pytest.MonkeyPatch) -> None:
+    """The least integer has no positive one of its size."""
+
+    def clipped(slots: BatchSlots, batch: Batch) -> Batch:
+        gain = batch.content["gain"]
+        return changed(batch, gain=np.where(np.abs(gain) > NULL, np.sign(gain) * NULL, gain))
+
+    patch.setattr(feedback, "NULL", 2**63 - 1)
+    with_batch(patch, clipped)
+
+
+@mutant(BY_HEADER, layer="nulls everywhere", said="drawn from other sums than the log's")
+def counts_arms_from_the_end(patch: pytest.MonkeyPatch) -> None:
+    """A number below that of no arm names one, which no header may have said."""
+
+    def wrapped(slots: BatchSlots, batch: Batch) -> Batch:
+        played = batch.content["played"]
+        return changed(batch, played=np.where(played < NO_ARM, 0, played))
+
+    with_batch(patch, wrapped)
 
 
 @mutant(BY_HEADER, layer="nulls everywhere", said="drawn from other sums than the log's")

@@ -17,6 +17,7 @@ from streamdp.core import randomness, segments
 from streamdp.core.arrays import Ints
 from streamdp.core.bank import CLEAN, Bank
 from streamdp.core.engine import Engine
+from streamdp.core.engine.charging import Charges
 from streamdp.core.engine.rebuilding import Rebuilding
 from streamdp.core.engine.releasing import Fresh
 from streamdp.core.events import ACTION, Batch, Key
@@ -157,6 +158,18 @@ def fills_a_null_with_the_vector_before(patch: pytest.MonkeyPatch) -> None:
         return contents(self, replace(slots, batch=changed(batch, losses=losses)), bits)
 
     patch.setattr(LossAdder, "contents", filling)
+
+
+@mutant(INCUMBENT, layer="slot by slot", said=OTHER_SUMS)
+def takes_minus_infinity_for_a_number(patch: pytest.MonkeyPatch) -> None:
+    """A very small one: what is beyond every bound, and not clipped, decides a choice."""
+
+    def lowered(self: LossAdder, slots: BatchSlots, added: LossContents) -> None:
+        infinite = np.isneginf(slots.batch.content["losses"])
+        if infinite.any() and len(added.sums) == 1:
+            added.sums = added.sums - (UNIT << 40) * infinite.any(axis=0)
+
+    with_contents(patch, lowered)
 
 
 @everywhere(INCUMBENT, said=OTHER_SUMS)
@@ -310,6 +323,13 @@ def lets_long_blocks_go_free(patch: pytest.MonkeyPatch) -> None:
                 yield Fraction(0) if free else epsilon, block, block + 1
 
     patch.setattr(Tariff, "of_first", lenient)
+
+
+@everywhere(INCUMBENT, said="another highest charge")
+def says_half_of_the_highest_charge(patch: pytest.MonkeyPatch) -> None:
+    """The guarantee so far, as a library's user reads it."""
+    highest = Charges.highest
+    patch.setattr(Charges, "highest", lambda self: highest(self) / 2)
 
 
 @everywhere(REGRET, said="block_regret: not drawn exactly once")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from numpy.typing import NDArray
 from streamdp.core.arrays import Bools, Columns, Floats, Ints
 from streamdp.core.engine import Engine, machine
 from streamdp.core.engine.charging import Charges
-from streamdp.core.engine.plan import Alone
+from streamdp.core.engine.plan import Alone, Plan, plan
 from streamdp.core.engine.releasing import Draws, Ended
 from streamdp.core.events import ACTION, Batch, Key
 from streamdp.core.evidence.votes import Votes
@@ -158,6 +160,20 @@ def charges_all_slots_but_the_first(patch: pytest.MonkeyPatch) -> None:
         return Fraction(0) if begins else spent(self, key, slot=slot)
 
     patch.setattr(Charges, "spent", late)
+
+
+@mutant(INCUMBENT, BY_HEADER, layer="too many keys", said="drawn from other sums")
+def reads_other_records_where_keys_get_no_row(patch: pytest.MonkeyPatch) -> None:
+    """Contents that were not left out with their keys: events count that nobody was charged for."""
+
+    def shifted(*of: Any, **options: Any) -> Plan:
+        planned, batch = plan(*of, **options), of[2]
+        kept, count = planned.slots.batch, len(planned.slots.batch.index)
+        content = {name: column[:count] for name, column in batch.content.items()}
+        kept = replace(kept, content=content)
+        return replace(planned, slots=replace(planned.slots, batch=kept))
+
+    patch.setattr(machine, "plan", shifted)
 
 
 # -- slots inside a block that come alone ---------------------------------------------------------
