@@ -5,10 +5,10 @@ There are four layers; `audit_kind` runs those that need no service, for any kin
 1. *Exact* (`exposure`, `transcripts`, `sweep`): all short streams, every replacement, closed-form
    laws, on what the shipped engine lets its releases be drawn from; and base sums up to 256 slots.
 2. *Engine*. In blocks of up to 256 slots, in batches and slot by slot, with real bits, saves,
-   rebuilds, idle keys and new epochs: every draw, what it got, what came out and what is in force,
-   against the log and the drawn bits (`long_blocks`). Releases from outside against their exact law
-   (`sampler`). The bits of production (`system_bits`), and choices of very many actions or rows
-   (`races`).
+   rebuilds, idle keys, keys without a row and new epochs: every draw, what it got, what came out
+   and what is in force, against the log and the drawn bits (`long_blocks`). Releases from outside
+   against their exact law (`sampler`). The bits of production (`system_bits`), choices of very many
+   actions or rows, and very rare words (`races`).
 3. *Black box* (`blackbox`): neighbouring logs through any implementation, seen from outside.
 4. *Non-interference* (`interference`): only charged releases depend on content.
 

@@ -173,18 +173,22 @@ def many_slots(kind: Kind, name: str, *, keys: int, slots: int) -> Story | None:
 
 
 def visits(kind: Kind) -> Story:
-    """Keys come, leave in the middle of a block, and come back: some in time, some too late."""
+    """Keys come, leave in the middle of a block, and come back: some in time, some too late.
+
+    At the end a key is kept by a visit that has nothing but nulls.
+    """
     row, keys = neighbours_of(kind), ODD_KEYS
-    present = [(0, 1, 2), (0,), (0, 1), (2,), (2, 0), (1,), (1, 2), (0, 1, 2)]
-    many = [7 + 23 * visit for visit in range(1, len(present) + 1)]
-    index = np.concatenate(
-        [np.resize(there, slots) for there, slots in zip(present, many, strict=True)]
-    )
-    away = np.resize([2.2 * _IDLE, 0.6 * _IDLE], len(present)).astype(np.int64)  # before each visit
+    present = [(0, 1, 2), (0,), (0, 1), (2,), (2, 0), (1,), (1, 2), (0, 1, 2), (0, 1), (0,), (0, 1)]
+    many = [*range(30, 192, 23), 40, 40, 40]
+    away = [*np.resize([2.2, 0.6], 8), 2.2, 0.96, 0.96]  # before each visit, in periods
+    begins = np.cumsum([0, *many])
+    visit = np.repeat(np.arange(len(many)), many)
+    index = np.concatenate([np.resize(*of) for of in zip(present, many, strict=True)])
     steps = np.ones(len(index), dtype=np.int64)
-    steps[np.cumsum([0, *many[:-1]])] = away
+    steps[begins[:-1]] = np.rint(np.array(away) * _IDLE)
     slots = made_up(row, "visits", 1, len(index))[0]
     slots[4::9] = np.resize(row.odd, (len(slots[4::9]), slots.shape[1]))
+    slots[visit == len(many) - 2] = row.odd[0]
     cuts = _uneven(len(index))
     return Story(
         "idle keys", keys, index, slots, 2 * np.arange(len(index)), cuts,

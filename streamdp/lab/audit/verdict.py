@@ -35,7 +35,7 @@ from streamdp.lab.audit.neighbours import (
     of_actions,
     price,
 )
-from streamdp.lab.audit.races import flaws_of_races
+from streamdp.lab.audit.races import flaws_of_races, flaws_of_rare_noise
 from streamdp.lab.audit.sampler import Chi2, sample
 from streamdp.lab.audit.script import key_of
 from streamdp.lab.audit.sweep import sweep, sweep_wide
@@ -231,7 +231,8 @@ class Findings:
             yield f"{what}: log-ratio {ratio:.4g} > {charge}"
 
     def of_races(self) -> Iterator[str]:
-        """Layer 2: choices among very many actions, or of very many rows."""
+        """Layer 2: choices among very many actions, or of very many rows; rare words."""
+        yield from flaws_of_rare_noise(self.few)
         law = blank_law(self.few, self.few.releases[0].name)
         if isinstance(law, Choice):
             mechanism = law.mechanism

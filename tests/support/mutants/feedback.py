@@ -248,6 +248,17 @@ def draws_with_half_the_scale_that_it_says(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(feedback, "discrete_laplaces", smaller)
 
 
+@mutant(BY_HEADER, layer="races", said="noise of a rare word")
+def draws_no_noise_beyond_thirty_scales(patch: pytest.MonkeyPatch) -> None:
+    """Once in 10¹³ draws it tells what no ε allows."""
+
+    def bounded(scale: Fraction, bits: Bits, count: int, *, position: int = 0) -> Ints:
+        most = int(30 * scale)
+        return np.clip(discrete_laplaces(scale, bits, count, position=position), -most, most)
+
+    patch.setattr(feedback, "discrete_laplaces", bounded)
+
+
 @mutant(BY_HEADER, layer="samples", said="noises of two numbers are not independent")
 def draws_once_for_all_arms(patch: pytest.MonkeyPatch) -> None:
     def once(scale: Fraction, bits: Bits, count: int, *, position: int = 0) -> Ints:

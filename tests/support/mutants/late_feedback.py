@@ -356,6 +356,22 @@ def drops_only_keys_whose_open_sums_are_small(patch: pytest.MonkeyPatch) -> None
     patch.setattr(Engine, "_drop", dropping)
 
 
+@idle(said="a key does not open exactly once|the engine refuses to go on")
+def keeps_keys_only_by_events_that_teach(patch: pytest.MonkeyPatch) -> None:
+    """When a key goes idle follows from content: a null does not renew its time."""
+    mark = Engine._mark_unsaved
+
+    def marking(self: Engine, slots: BatchSlots) -> None:
+        seen = self._bank.seen[slots.rows].copy()
+        mark(self, slots)
+        if slots.batch.times is not None:
+            last = slots.grouped.places(np.cumsum(slots.grouped.counts) - 1)
+            null = (slots.batch.content["played"][last] < 0) & (seen > 0)
+            self._bank.seen[slots.rows[null]] = seen[null]
+
+    patch.setattr(Engine, "_mark_unsaved", marking)
+
+
 @mutant(BY_HEADER, layer="epochs", said="what is in force does not follow from the releases")
 def answers_by_open_sums(patch: pytest.MonkeyPatch) -> None:
     """What a client is told follows from sums without noise; what is released does not."""

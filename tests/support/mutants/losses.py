@@ -433,6 +433,19 @@ def sharpens_a_race_that_is_far_apart(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PermuteAndFlip, "select", sharp)
 
 
+@mutant(INCUMBENT, layer="races", said="a rare word says")
+def leaves_out_actions_that_are_far_behind(patch: pytest.MonkeyPatch) -> None:
+    """As if a chance of 10⁻⁹ were none: a neighbour may have more of it than e^ε allows."""
+    select = PermuteAndFlip.select
+
+    def pruned(self: PermuteAndFlip, sums: Ints, bits: Bits, prior: Prior | None = None) -> Ints:
+        behind = sums - sums.min(axis=1, keepdims=True)
+        far = behind * self.rate > 20 * UNIT
+        return select(self, sums + far * (UNIT << 20), bits, prior)
+
+    patch.setattr(PermuteAndFlip, "select", pruned)
+
+
 # -- events that come alone, and late blocks ------------------------------------------------------
 
 
