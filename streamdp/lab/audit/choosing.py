@@ -20,8 +20,8 @@ could be configured, each χ² would accuse a sound draw for one in 10⁹ (`FALS
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -32,22 +32,9 @@ from streamdp.core.evidence.policy import PARTS, Policy, uniform_policy
 from streamdp.core.releases import Identity
 from streamdp.lab.audit.sampler import chi2
 
-
-class Draw(Protocol):
-    """Returns the action's place and stated probability for a policy, its release and a request."""
-
-    def __call__(
-        self,
-        policy: Policy,
-        release: Identity,
-        request: str,
-        *,
-        mask: Bools | None = None,
-        back: Bools | None = None,
-    ) -> tuple[int, float]:
-        """The draw, from the actions that the mask allows, some of them again."""
-        ...
-
+Draw = Callable[..., tuple[int, float]]
+"""Returns the action's place and stated probability for a policy, its release and a request, from
+the actions that a `mask` allows, some of them `back` again: `client.choosing.chosen_arm`."""
 
 _SKEWED = (PARTS // 2, PARTS // 4, 0, PARTS // 8, 1, PARTS // 8 - 1)
 _AGAIN = 100  # requests that ask a second time

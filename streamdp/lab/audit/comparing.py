@@ -24,7 +24,6 @@ from streamdp.lab.audit.fold import (
     Blocks,
     Followed,
     Lives,
-    Opening,
     blocks_of,
     followed,
     ids_of,
@@ -109,10 +108,8 @@ class _Comparison:
             if told.charges(release.name) - {release.epsilon}:
                 yield f"{release.name}: it says another charge than the kind's"
         votes = self.released[kind.releases[0].name]
-        openings = [
-            Opening(life, *of)
-            for life, *of in zip(self.opens.tolist(), self.opened.numbers, carried, strict=True)
-        ]
+        begins = zip(self.opened.numbers, carried, strict=True)
+        openings = dict(zip(self.opens.tolist(), begins, strict=True))
         in_order = votes.numbers[np.argsort(lives.ids(votes))]
         self.follows = followed(kind, blocks, lives, openings, in_order, self.lists)
 

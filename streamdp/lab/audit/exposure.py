@@ -19,13 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.arrays import Bools, Ints
-from streamdp.core.engine import Engine
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import Batch
 from streamdp.core.kinds.kind import Kind
-from streamdp.core.kinds.tariff import full_charge
 from streamdp.core.randomness import Purpose
 from streamdp.core.releases import Releases
+from streamdp.lab.audit.around import engine_of
 from streamdp.lab.audit.neighbours import Neighbours, Slots, neighbours_of
 from streamdp.lab.audit.script import (
     Script,
@@ -122,14 +121,8 @@ def exposed(kind: Kind, design: Design) -> Exposure:
     """Run the shipped engine with this kind, its chance replaced by scripts."""
     row = neighbours_of(kind)
     seen = Seen.nothing(kind, design.runs, design.blocks)
-    engine = Engine(
-        stream="audit",
-        partition=0,
-        learner=Scripted(kind, seen).as_kind,
-        budget=full_charge(kind) or None,
-        randomness=ScriptedRandomness(design.script(len(kind.actions))),
-        limit=10**6,
-    )
+    script = design.script(len(kind.actions))
+    engine = engine_of(Scripted(kind, seen).as_kind, ScriptedRandomness(script))
     public = np.full((design.runs, design.blocks, 4), -1, dtype=np.int64)
     per_stream = design.chances * len(design.scripts)
     for batch in arrivals(row, design, np.repeat(design.contents(), per_stream, axis=0)):

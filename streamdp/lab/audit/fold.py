@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -19,28 +19,18 @@ from streamdp.core.events import Carried, Key
 from streamdp.core.evidence.evidence import InForce, PublicEvidence
 from streamdp.core.kinds.kind import Kind
 from streamdp.core.randomness import Purpose
+from streamdp.core.releases import Releases
 from streamdp.core.schedule import Schedule
 from streamdp.lab.audit.neighbours import Neighbours, innermost, neighbours_of
 from streamdp.lab.audit.stories import Story, TakenHere, named_at
+from streamdp.lab.audit.watching import Drawing, Toss
 
 _BLOCKS = 1 << 40  # more than the blocks of a life: an id is life · _BLOCKS + block
 _AT_ONCE = 1 << 22  # numbers that slots add at once
 
 
-class Noted(Protocol):
-    """Rows that were drawn or released."""
-
-    @property
-    def keys(self) -> Sequence[Key]:
-        """Their keys."""
-
-    @property
-    def born(self) -> Ints:
-        """The offset at which each of them began to live."""
-
-    @property
-    def block(self) -> Ints:
-        """The block of each."""
+Noted = Drawing | Toss | Releases
+"""Rows that were drawn or released, by key, birth and block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +39,6 @@ class Lives:
 
     keys: Ints  # L: the number of each life's key
     born: Ints  # L: the offset of its first record
-    epochs: Ints  # L
     of: Ints  # n: the life of each slot
     place: Ints  # n: of each slot in its life, from 0
     numbers: Mapping[tuple[Key, int], int] = field(repr=False)  # of lives, by key and birth
@@ -76,7 +65,7 @@ class Lives:
         keys, born = of_key[first], story.offsets[at]
         names = zip([story.keys[key] for key in keys.tolist()], born.tolist(), strict=True)
         numbers = {name: life for life, name in enumerate(names)}
-        return cls(keys, born, epoch[at] + 1, of, place, numbers)
+        return cls(keys, born, of, place, numbers)
 
     def numbered(self, rows: Noted) -> Ints:
         """The lives of these rows; −1 for a key that was not born there."""
@@ -135,7 +124,7 @@ def blocks_of(
     counted = dict(row.counted(stop - start, windows))
     columns = {name: of for name, of in counted.items() if name == "window"}
     into = number - start[where]
-    for name in _summed(kind, columns):
+    for name in [of.name for of in kind.fields if of.name not in columns]:
         columns[name] = _sums(
             row, name, story, where, into, len(ids), counted.get(name), tossed.get(Purpose.RESAMPLE)
         )
@@ -144,10 +133,6 @@ def blocks_of(
             _accumulate(columns[kept.name], life)
     ended = np.bincount(where, minlength=len(ids)) == stop - start
     return Blocks(ids, life, numbers, start, stop, first_offset, last_offset, ended, columns)
-
-
-def _summed(kind: Kind, known: Mapping[str, Ints]) -> list[str]:
-    return [of.name for of in kind.fields if of.name not in known]
 
 
 def _sums(
@@ -196,13 +181,8 @@ def _accumulate(column: Ints, life: Ints) -> None:
 # -- what follows from releases --------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """What a life begins with: numbers that were drawn, or what its key carries over."""
-
-    life: int
-    released: Ints
-    carried: Carried | None
+Openings = Mapping[int, tuple[Ints, Carried | None]]
+"""By life what it begins with: numbers that were drawn, or what its key carries over."""
 
 
 @dataclass(slots=True)
@@ -220,7 +200,7 @@ def followed(
     kind: Kind,
     blocks: Blocks,
     lives: Lives,
-    openings: Sequence[Opening],
+    openings: Openings,
     released: Ints,
     lists: Sequence[tuple[int, TakenHere]] = (),
 ) -> Followed:
@@ -237,13 +217,12 @@ def followed(
     state = {of.name: np.zeros((len(lives.keys), *of.shape), of.dtype) for of in evidence.fields}
     due = np.zeros(len(lives.keys), dtype=np.int64)
     generation = _generations(lives)
-    by_life = {opening.life: opening for opening in openings}
     for turn in range(int(generation.max(initial=-1)) + 1):
         some = np.flatnonzero(generation == turn)
-        some = np.array([life for life in some.tolist() if life in by_life], dtype=np.int64)
+        some = np.array([life for life in some.tolist() if life in openings], dtype=np.int64)
         if not len(some):
             continue
-        result.wrong += _open(evidence, schedule, some, by_life, state, due, lives, lists)
+        result.wrong += _open(evidence, schedule, some, openings, state, due, lives, lists)
         for here, allowed in under(lists, lives.born[some]):
             begun = some[here]
             said = evidence.in_force(_rows(state, begun), schedule.lengths(due[begun]), allowed)
@@ -291,21 +270,21 @@ def _open(
     evidence: PublicEvidence,
     schedule: Schedule,
     some: Ints,
-    openings: Mapping[int, Opening],
+    openings: Openings,
     state: dict[str, Any],
     due: Ints,
     lives: Lives,
     lists: Sequence[tuple[int, TakenHere]],
 ) -> list[str]:
     """Put what lives begin with into `state`; say which carry over what they cannot."""
-    drawn = np.array([life for life in some.tolist() if openings[life].carried is None], np.int64)
+    drawn = np.array([life for life in some.tolist() if openings[life][1] is None], np.int64)
     wrong = []
     if len(drawn):
-        released = np.stack([openings[life].released for life in drawn.tolist()])
+        released = np.stack([openings[life][0] for life in drawn.tolist()])
         for name, column in evidence.opened(released).items():
             state[name][drawn] = column
     for life in np.setdiff1d(some, drawn).tolist():
-        carried, before = openings[life].carried, life - 1
+        carried, before = openings[life][1], life - 1
         assert carried is not None
         ((action, history),) = evidence.known(_rows(state, np.array([before])))
         block = schedule.first_as_long(schedule.length_before(int(due[before])))

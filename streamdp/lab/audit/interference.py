@@ -9,20 +9,19 @@ names and sizes of saved rows, the text of objects, and the messages of errors.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
-from streamdp.core.arrays import Bools
 from streamdp.core.engine import Engine, Rebuilding
 from streamdp.core.errors import StreamdpError
-from streamdp.core.events import Batch, Key
+from streamdp.core.events import SPARE, Batch, Key
 from streamdp.core.kinds.kind import Kind
-from streamdp.core.kinds.tariff import full_charge
 from streamdp.core.releases import Release, Releases
+from streamdp.lab.audit.around import engine_of
 from streamdp.lab.audit.neighbours import Slots, innermost, neighbours_of
 from streamdp.lab.audit.script import Script, Scripted, ScriptedRandomness, key_of
-from streamdp.lab.audit.stories import made_up
+from streamdp.lab.audit.stories import Story, TakenHere, made_up
 
 _RUNS = 5
 _LIMIT = 4  # the fifth key gets no learner
@@ -31,7 +30,8 @@ _SINGLES = 6  # slots that come alone: inside blocks and at an end
 _BLOCKS = 30
 _PLACES = (0, 11, 12, 21, _RECORDS - 1)
 """The replaced records: a key's first, one inside a block, two of a frame, the last."""
-_KEYS: list[Key] = [None, *(key_of(run) for run in range(1, _RUNS))]
+_CUTS = (0, 13, 25)
+_KEYS: tuple[Key, ...] = (None, *(key_of(run) for run in range(1, _RUNS)))
 
 Observed = dict[str, bytes]
 
@@ -55,7 +55,7 @@ def observe(kind: Kind, place: int, content: Slots) -> Observed:
     engine, row = _engine(kind), neighbours_of(kind)
     seen: Observed = {}
     drawn: list[Release] = []
-    log = list(_story(kind, place, content))
+    log = _log(kind, place, content)
     for number, batch in enumerate(log):
         try:
             releases = engine.apply_batch(batch)
@@ -94,34 +94,33 @@ def _engine(kind: Kind) -> Engine:
         windows=np.full((_RUNS, _BLOCKS + 1), 1 << 63, dtype=np.uint64),
         coins=np.zeros((_RUNS, _RECORDS, actions), dtype=np.bool_),
     )
-    return Engine(
-        stream="audit",
-        partition=0,
-        learner=Scripted(kind).as_kind,
-        budget=full_charge(kind) or None,
-        randomness=ScriptedRandomness(script),
-        limit=_LIMIT,
-    )
+    return engine_of(Scripted(kind).as_kind, ScriptedRandomness(script), limit=_LIMIT)
 
 
-def _story(kind: Kind, place: int, content: Slots) -> Iterator[Batch]:
-    """Three batches of records of five keys, one of them the null key; some records are frames."""
-    row = neighbours_of(kind)
+def _log(kind: Kind, place: int, content: Slots) -> list[Batch]:
+    """Three batches of records of five keys, one of them the null key; some records are frames.
+
+    The later two are under lists, each of which pauses an action, if the kind follows lists.
+    """
+    row, many = neighbours_of(kind), innermost(kind).evidence.listed
     slots = made_up(row, "leaks", 1, _RECORDS)[0]
     slots[place, row.headers.shape[1] :] = content
     index = np.arange(_RECORDS) * 3 % 11 % _RUNS
     index[20:24] = 2  # two frames of one key
     offsets = np.arange(_RECORDS)
     offsets[20:24] = [20, 20, 22, 22]
-    for at, part in enumerate((slice(0, 13), slice(13, 25), slice(25, _RECORDS))):
-        batch = row.batch(_KEYS, index[part], slots[part], offsets[part], None)
-        yield replace(batch, allowed=_paused(kind, at)) if at else batch
-
-
-def _paused(kind: Kind, action: int) -> Bools | None:
-    """A list that pauses one action; None for a kind that follows no list."""
-    many = innermost(kind).evidence.listed
-    return np.arange(many) != action if many else None
+    named = many - kind.actions[:many].count(SPARE)
+    lists = [(cut, TakenHere(np.arange(many) != at, named)) for at, cut in enumerate(_CUTS) if at]
+    story = Story(
+        "leaks",
+        _KEYS,
+        index,
+        slots,
+        offsets,
+        (*_CUTS, _RECORDS),
+        lists=tuple(lists if many else ()),
+    )
+    return [story.part(row, *of) for of in pairwise(story.cuts)]
 
 
 def _again(kind: Kind, log: list[Batch], drawn: list[Release]) -> Rebuilding:

@@ -117,10 +117,6 @@ def _with_room(kind: Kind) -> Kind:
     return neighbours_of(_clearer(kind)).roomy or kind
 
 
-def _new_names(kind: Kind, longest: int) -> Iterator[Story]:
-    return (story for story, _ in new_names(kind, longest=min(longest, _EPOCHS)))
-
-
 def _everywhere(kind: Kind, longest: int) -> Iterable[Story]:
     return [nulls_everywhere(kind, longest=longest)]
 
@@ -159,7 +155,9 @@ TELLINGS: Mapping[str, Telling] = MappingProxyType(
         "lists": Telling(
             lambda kind, longest: lists(kind, longest=min(longest, _EPOCHS)), of=_clearer
         ),
-        "new names": Telling(_new_names, of=_with_room),
+        "new names": Telling(
+            lambda kind, longest: new_names(kind, longest=min(longest, _EPOCHS)), of=_with_room
+        ),
         "system bits": Telling(_everywhere, how=_SYSTEM),
         # Long blocks are streamed, from 8,192 rows of 8 actions on.
         "thousands of slots": _of_size(8, "thousands of slots", keys=2, slots=16_400),

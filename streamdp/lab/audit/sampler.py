@@ -29,6 +29,7 @@ from streamdp.core.randomness import Randomness
 from streamdp.core.releases import Releases
 from streamdp.lab.audit.laws import Choice, Noisy, noise_classes, noise_law
 from streamdp.lab.audit.neighbours import blank_law, innermost, neighbours_of
+from streamdp.lab.audit.script import key_of, runs_of
 from streamdp.lab.audit.stories import Story, blocks_within
 from streamdp.lab.audit.telling import Told
 
@@ -105,7 +106,7 @@ def _of_two(one: Ints, first: Floats, other: Ints, second: Floats) -> Chi2:
 def _by_key(releases: Releases, samples: int) -> Ints:
     """One release of each key, in the order of the keys' numbers; zeros where there is none."""
     numbers = np.zeros((samples, releases.numbers.shape[1]), dtype=np.int64)
-    numbers[[int(key or b"") for key in releases.keys]] = releases.numbers
+    numbers[runs_of(releases.keys)] = releases.numbers
     return numbers
 
 
@@ -125,7 +126,7 @@ class _Sampled:
         row, schedule = neighbours_of(kind), kind.schedule
         lengths = schedule.lengths(np.arange(blocks))
         streams = [row.apart(int(length), block) for block, length in enumerate(lengths)]
-        keys = tuple(b"%d" % key for key in range(samples))
+        keys = tuple(map(key_of, range(samples)))
         slots = np.repeat(np.concatenate(streams), samples, axis=0)
         index = np.tile(np.arange(samples), len(slots) // samples)
         cuts = (0, *(np.cumsum(lengths) * samples).tolist())

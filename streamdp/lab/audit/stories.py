@@ -219,14 +219,13 @@ def lists(kind: Kind, *, longest: int) -> Iterator[Story]:
         yield _under_lists(kind, by_turns("lists", FEW_KEYS, streams))
 
 
-def new_names(kind: Kind, *, longest: int) -> Iterator[tuple[Story, Kind]]:
-    """The same of the kind with spare columns, slot by slot: every third list names one of them.
+def new_names(roomy: Kind, *, longest: int) -> Iterator[Story]:
+    """The same of a kind with spare columns, slot by slot: every third list names one of them.
 
     The first blocks end before any list. What names a column before its list does is null: where
     counts are noisy an engine sees to that, elsewhere no record can name it.
     """
-    roomy = neighbours_of(kind).roomy
-    if roomy is None:
+    if neighbours_of(roomy).roomy is None:
         return
     streams, many = a_few_keys(roomy, longest=longest, name="lists"), roomy.evidence.listed
     whole = _under_lists(roomy, slot_by_slot("new names", FEW_KEYS, streams))
@@ -238,7 +237,7 @@ def new_names(kind: Kind, *, longest: int) -> Iterator[tuple[Story, Kind]]:
         taken.append((at, TakenHere(allowed & (np.arange(many) < there), there)))
     if roomy.recipe.played == "header":
         slots[slots[:, 0] % many >= named, 0] = NO_ARM
-    yield replace(whole, slots=slots, lists=tuple(taken)), roomy
+    yield replace(whole, slots=slots, lists=tuple(taken))
 
 
 def _under_lists(kind: Kind, whole: Story) -> Story:

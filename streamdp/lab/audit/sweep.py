@@ -23,7 +23,7 @@ from streamdp.core.kinds.kind import Kind
 from streamdp.core.randomness import Purpose
 from streamdp.lab.audit.laws import Choice
 from streamdp.lab.audit.neighbours import blank_law, neighbours_of
-from streamdp.lab.audit.transcripts import distinct_rows, spread
+from streamdp.lab.audit.transcripts import distinct_rows, log_mean, spread
 
 LONGEST = 256
 _EVENLY = 15  # every 15th base is also reached evenly: a mixture of 128 laws each
@@ -39,7 +39,7 @@ def sweep(kind: Kind, *, longest: int = LONGEST) -> float:
     worst = 0.0
     for favoured, path in product(_favoured(kind, actions), paths):
         sums = path[:, :, None] + corners  # bases × windows × corners × K
-        worst = max(worst, spread(_mixed(_laws(kind, sums, favoured)), axis=1))
+        worst = max(worst, spread(log_mean(_laws(kind, sums, favoured)), axis=1))
     return worst
 
 
@@ -105,11 +105,3 @@ def _laws(kind: Kind, sums: Ints, favoured: int | None) -> Floats:
     laws = np.empty(rows.shape)
     np.put_along_axis(laws, order, np.array(known).reshape(-1, rows.shape[1])[which], axis=1)
     return laws.reshape(sums.shape)
-
-
-def _mixed(logs: Floats) -> Floats:
-    """The logarithm of the mean of probabilities over the second axis, the windows."""
-    if logs.shape[1] == 1:
-        return logs[:, 0]
-    top = logs.max(axis=1, keepdims=True)
-    return np.asarray(np.log(np.exp(logs - top).mean(axis=1)) + top[:, 0])

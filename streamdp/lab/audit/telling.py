@@ -13,14 +13,12 @@ from streamdp.core.events import Carried, Key
 from streamdp.core.evidence.carrying import Passage
 from streamdp.core.evidence.evidence import InForce
 from streamdp.core.kinds.kind import Kind
-from streamdp.core.kinds.tariff import full_charge
 from streamdp.core.randomness import Randomness
 from streamdp.core.releases import RecordedReleases, Releases
+from streamdp.lab.audit.around import engine_of
 from streamdp.lab.audit.neighbours import Neighbours, neighbours_of
 from streamdp.lab.audit.stories import Story
 from streamdp.lab.audit.watching import Watch, Watched
-
-STREAM = "audit"
 
 _SAVED_AT_ONCE = 3  # a third of the rows with each save
 _SAVED_ALONE = 7  # of batches of one slot, so many come between two saves
@@ -60,12 +58,9 @@ class Told:
                 self._rebuild(row, end, all_saved=bool(rebuilds % 2))
 
     def _new(self) -> Engine:
-        kind = self.kind
-        if self.watch is not None:
-            kind = Watched(kind, self.watch).as_kind
-        engine = Engine(
-            stream=STREAM, partition=0, learner=kind, randomness=self.randomness,
-            budget=full_charge(kind) or None, epoch=self._epoch, limit=self.story.limit,
+        kind = self.kind if self.watch is None else Watched(self.kind, self.watch).as_kind
+        engine = engine_of(
+            kind, self.randomness, epoch=self._epoch, limit=self.story.limit,
             heritage=dict(self._heritage), idle=self.story.idle,
         )  # fmt: skip
         if self.watch is not None:

@@ -112,16 +112,16 @@ def log_transcripts(exposure: Exposure, choose: Mechanism) -> Floats:
             joint = (joint[..., None] + logs[:, :, 0, block][:, :, None]).reshape(
                 len(logs), design.chances, -1
             )
-        return _mean(joint)[:, None]
+        return log_mean(joint)[:, None]
     joint = logs[:, :, :, blocks - 1]
     for block in range(blocks - 1):
         taken = design.scripts[:, block + 1]
         joint = joint + logs[:, :, np.arange(scripts), block, taken][..., None]
-    return _mean(joint)
+    return log_mean(joint)
 
 
-def _mean(logs: Floats) -> Floats:
-    """The logarithm of the mean over the second axis."""
+def log_mean(logs: Floats) -> Floats:
+    """The logarithm of the mean of probabilities over the second axis."""
     if logs.shape[1] == 1:
         return logs[:, 0]
     top = logs.max(axis=1, keepdims=True)

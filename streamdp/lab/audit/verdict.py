@@ -10,10 +10,9 @@ from math import inf
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from streamdp.core.engine import Engine
 from streamdp.core.kinds.kind import Kind
-from streamdp.core.kinds.tariff import full_charge
 from streamdp.core.randomness import Randomness, SeededRandomness, SystemRandomness
+from streamdp.lab.audit.around import engine_of
 from streamdp.lab.audit.exposure import (
     Design,
     Exposure,
@@ -187,16 +186,8 @@ class Findings:
         for layer in (LAYERS if self.private else OF_ENGINES).values():
             yield from layer(self)
 
-    def of_streams(self) -> Iterator[str]:
-        """Layer 1: every replacement in every short stream against what its slot was charged."""
-        return self.of_designs(designs)
-
-    def of_lone_slots(self) -> Iterator[str]:
-        """Layer 1: the same of a stream whose slots come alone."""
-        return self.of_designs(slots_alone)
-
     def of_designs(self, designs: Callable[[Kind], Iterable[Design]]) -> Iterator[str]:
-        """Layer 1: every replacement in these streams."""
+        """Layer 1: every replacement in short streams against what its slot was charged."""
         kind = _on_short_blocks(self.few)
         for design in designs(kind):
             name = structure_of(kind), design.slots, design.alone
@@ -282,12 +273,12 @@ OF_ENGINES: Mapping[str, Layer] = MappingProxyType(
 
 LAYERS: Mapping[str, Layer] = MappingProxyType(
     {
-        "streams": Findings.of_streams,
-        "lone slots": Findings.of_lone_slots,
+        "streams": partial(Findings.of_designs, designs=designs),
+        "lone slots": partial(Findings.of_designs, designs=slots_alone),
         "sums": Findings.of_sums,
-        "races": Findings.of_races,
         "samples": Findings.of_samples,
         "long samples": Findings.of_long_samples,
+        "races": Findings.of_races,
         "bits": Findings.of_bits,
         **OF_ENGINES,
     }
@@ -329,13 +320,7 @@ def _on_short_blocks(kind: K) -> K:
 
 def _paid(kind: Kind, design: Design) -> dict[int, Fraction]:
     """The charge of each slot of a design in the ledger of the shipped engine."""
-    engine = Engine(
-        stream="audit",
-        partition=0,
-        learner=kind,
-        budget=full_charge(kind),
-        randomness=SeededRandomness("audit"),
-    )
+    engine = engine_of(kind, SeededRandomness("audit"))
     one = replace(design, alone=range(0))
     for batch in arrivals(neighbours_of(kind), one, design.contents()[:1]):
         engine.apply_batch(batch)

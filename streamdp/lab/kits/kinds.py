@@ -27,7 +27,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from streamdp.core.engine import Engine
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import Batch, Key
 from streamdp.core.evidence.policy import PARTS
@@ -37,6 +36,7 @@ from streamdp.core.learners.recipes import OBSERVED, kind_of
 from streamdp.core.randomness import SeededRandomness
 from streamdp.core.releases import Release
 from streamdp.lab.audit import Findings, Memo, neighbours_of
+from streamdp.lab.audit.around import engine_of
 from streamdp.lab.audit.neighbours import in_short_blocks
 from streamdp.lab.audit.stories import made_up
 
@@ -75,13 +75,7 @@ def check_kind(learner: Kind, *, memo: Memo | None = None) -> None:
 
 def _run(learner: Kind, batches: Sequence[Batch]) -> tuple[list[Release], dict[Key, bytes]]:
     """The releases of a new seeded engine over some batches, and its saved rows."""
-    engine = Engine(
-        stream="kit",
-        partition=0,
-        learner=learner,
-        budget=learner.releases[0].epsilon or None,
-        randomness=SeededRandomness(1),
-    )
+    engine = engine_of(learner, SeededRandomness(1))
     releases = [release for batch in batches for release in engine.apply_batch(batch)]
     return releases, dict(engine.save())
 
