@@ -110,7 +110,7 @@ class Answer:
     arms: Arms | None = None
     """The watched key's first run, as its page would show it; None where arms are of cells."""
     by_key: Floats = field(default_factory=lambda: NOT_KNOWN)
-    """The regret of each key, mean over runs."""
+    """The regret of each key, the longest first, mean over runs."""
     in_force: NDArray[np.int32] | None = None  # (blocks + 1) × runs, of the longest key
     reward: MeanReward | None = None  # of a record; None: the log does not say
     rewards: Floats = field(default_factory=lambda: NOT_KNOWN)  # the same for each run

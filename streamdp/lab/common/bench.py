@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +16,8 @@ from streamdp.core.kinds.losses import prefixes
 from streamdp.core.randomness import TAG_BYTES, Purpose, SeededRandomness, identity_of
 from streamdp.core.schedule import Schedule
 from streamdp.lab.common.mapped import grown, let_go
+
+_TAGS = 1 << 16  # that are made together
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +52,37 @@ class Bench:
         return np.stack(drawn, axis=1)
 
 
+class KeyNumbers:
+    """Numbers the keys of partitions in the order in which they appear, as `core.events` does."""
+
+    __slots__ = ("_numbers",)
+
+    def __init__(self) -> None:
+        self._numbers: defaultdict[tuple[int, Key], int] = defaultdict(count().__next__)
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._numbers)
+
+    @property
+    def keys(self) -> list[tuple[int, Key]]:
+        """The partition and key of each number."""
+        return list(self._numbers)
+
+    def of(self, keys: Sequence[tuple[int, Key]]) -> tuple[Ints, Ints]:
+        """The numbers of some different keys, and the places of those that are new."""
+        known = len(self)
+        numbers = np.fromiter(map(self._numbers.__getitem__, keys), np.int64, len(keys))
+        return numbers, np.flatnonzero(numbers >= known)
+
+
 class Rows:
     """The learners of a log: one for each (partition, key), in the order in which they appear."""
 
-    __slots__ = ("_bench", "_places", "every_tag")
+    __slots__ = ("_bench", "_numbers", "every_tag")
 
     def __init__(self, bench: Bench) -> None:
-        self._bench = bench
-        self._places: dict[tuple[int, Key], int] = {}
+        self._bench, self._numbers = bench, KeyNumbers()
         # of all rows, and room for more: mapped where they are many
         self.every_tag: NDArray[np.uint8] = np.empty(
             (1, len(bench.seeds), TAG_BYTES), dtype=np.uint8
@@ -63,21 +90,23 @@ class Rows:
 
     def __len__(self) -> int:
         """The number of learners."""
-        return len(self._places)
+        return len(self._numbers)
 
     @property
     def keys(self) -> list[tuple[int, Key]]:
         """The partition and key of each row."""
-        return list(self._places)
+        return self._numbers.keys
 
     def find(self, keys: Sequence[tuple[int, Key]], born: Ints) -> Ints:
         """The row of each of some different keys of partitions; a new one is born at its offset."""
-        known, places = len(self), self._places
-        rows = np.array([places.setdefault(key, len(places)) for key in keys], dtype=np.int64)
-        new = np.flatnonzero(rows >= known)
-        self.every_tag = grown(self.every_tag, len(places))
-        self.every_tag[rows[new]] = self._bench.tags([keys[at] for at in new.tolist()], born[new])
-        let_go(self.every_tag)
+        rows, new = self._numbers.of(keys)
+        self.every_tag = grown(self.every_tag, len(self))
+        step = max(1, _TAGS // len(self._bench.seeds))
+        for first in range(0, len(new), step):
+            some = new[first : first + step]
+            named = [keys[at] for at in some.tolist()]
+            self.every_tag[rows[some]] = self._bench.tags(named, born[some])
+            let_go(self.every_tag)
         return rows
 
     def tags(self, rows: Ints) -> NDArray[np.uint8]:

@@ -11,6 +11,7 @@ import mmap
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from os import getpid
+from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any
 from weakref import finalize
@@ -46,6 +47,11 @@ class Mapped(np.memmap[Any, Any]):
         array._place = place
         return array
 
+    def longer(self, shape: tuple[int, ...]) -> NDArray[Any]:
+        """The same rows and more, in the same file: nothing is copied."""
+        assert self._place is not None
+        return Mapped.of(Path(self._place).open("r+b"), self.dtype, "r+", shape)
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         """The place of the file; the content of a part of an array."""
         if self._place is None:
@@ -69,9 +75,12 @@ def grown(array: NDArray[Any], rows: int) -> NDArray[Any]:
     """An array with room for this many rows, held as `held` does: new rows are zeros."""
     if rows <= len(array):
         return array
-    more = held((max(rows, 2 * len(array)), *array.shape[1:]), array.dtype)
+    shape = (max(rows, 2 * len(array)), *array.shape[1:])
+    if isinstance(array, Mapped):
+        return array.longer(shape)
+    more = held(shape, array.dtype)
     more[: len(array)] = array
-    let_go(array, more)
+    let_go(more)
     return more
 
 

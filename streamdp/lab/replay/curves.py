@@ -21,11 +21,11 @@ from streamdp.core.schedule import Schedule
 from streamdp.lab.common.answer import NOT_BOOKED, Answer, Charge, Trajectory
 from streamdp.lab.common.bench import Bench
 from streamdp.lab.common.cells import Cell, schedules_of
-from streamdp.lab.common.mapped import held
+from streamdp.lab.common.mapped import held, let_go
 from streamdp.lab.play import charge_of
-from streamdp.lab.replay.cuts import block_ends
+from streamdp.lab.replay.cuts import between, block_ends
 from streamdp.lab.replay.grid import Played, play_grid
-from streamdp.lab.replay.store import LaidSums
+from streamdp.lab.replay.store import LaidSums, code
 from streamdp.lab.replay.summing import Stretches, Summed, SummedKeys
 from streamdp.lab.workers import IN_PROCESS, Workers
 
@@ -64,7 +64,7 @@ def answers(
     for share, (of_points, parts) in zip(every, workers.map(work, every), strict=True):
         added += of_points
         for book, part in zip(books, parts, strict=True):
-            book.add(part, share.rows)
+            book.add(part, share.places)
     slots, best, sums = added
     base = Baselines(points, slots, best / UNIT, sums / UNIT / len(summed.actions))
     return base, [
@@ -119,6 +119,7 @@ def _played(
 ) -> tuple[Ints, list[_Book]]:
     """Of some keys: slots, the best actions' and all actions' sums by point; and every cell."""
     tags, redrawn = np.asarray(share.tags[share.rows]), (of.of(share.places) for of in resampled)
+    let_go(share.tags)
     summed = SummedKeys(share.slots, tags, sums.of(share.places), tuple(redrawn))
     of_points, totals = _baselines(summed, points)
     books = [_Book.of(points, len(bench.seeds), np.zeros(len(totals))) for _ in cells]
@@ -134,14 +135,19 @@ def _played(
 
 def _baselines(summed: SummedKeys, points: Ints) -> tuple[Ints, Ints]:
     """Slots, the best actions' and all actions' sums by point; each key's sums at its end."""
-    added = np.zeros((3, len(points)), dtype=np.int64)
-    for row, last in enumerate(summed.slots.tolist()):
-        cuts = np.minimum(points, last)
-        seen, where = np.unique(cuts, return_inverse=True)
-        sums = summed.sums.upto(np.full(len(seen), row), seen)
-        added += cuts, sums.min(axis=1)[where], sums.sum(axis=1)[where]
-    every = np.arange(len(summed.slots))
-    return added, summed.sums.upto(every, summed.slots)
+    last, every = summed.slots, np.arange(len(summed.slots))
+    totals = summed.sums.upto(every, last)
+    row, cuts = between(points, np.ones_like(last), last)
+    added = np.zeros((len(points) + 1, 3), dtype=np.int64)
+    _add_by(added, np.searchsorted(points, last, side="right"), _counted(last, totals))
+    added = np.cumsum(added, axis=0)[:-1]  # a key that has ended keeps its last values
+    _add_by(added, np.searchsorted(points, cuts), _counted(cuts, summed.sums.upto(row, cuts)))
+    return added.T, totals
+
+
+def _counted(slots: Ints, sums: Ints) -> Ints:
+    """Slots, the best action's and all actions' sums."""
+    return np.stack([slots, sums.min(axis=1), sums.sum(axis=1)], axis=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,12 +168,9 @@ def _intervals(
     """The intervals of some rows, in pieces that fit in memory."""
     last = summed.slots[rows]
     first = np.ones_like(last)
-    at, cuts = block_ends(schedule, first, last)
-    many = np.searchsorted(points, last, side="right")
-    of_points = np.arange(int(many.sum())) - np.repeat(np.cumsum(many) - many, many)
-    at = np.concatenate([at, np.repeat(np.arange(len(rows)), many)])
-    cuts = np.concatenate([cuts, points[of_points]])
-    layout = Stretches.of_cuts(at, cuts, first=first, last=last)
+    cuts = block_ends(schedule, first, last), between(points, first, last)
+    codes = np.concatenate([code(*pairs) for pairs in cuts])
+    layout = Stretches.of_cuts(codes, first=first, last=last)
     best = totals[rows].argmin(axis=1)
     pieces, step = [], max(1, _VALUES // totals.shape[1])
     for low in range(0, len(layout.cut), step):
@@ -186,7 +189,7 @@ class _Book:
 
     losses: Ints  # points × seeds: since the point before
     leading: Ints  # points: slots with the best action in force, under all seeds
-    by_key: Floats  # the regret of each, mean over seeds
+    by_key: Floats  # the regret of each, the longest first, mean over seeds
     timeline: list[NDArray[np.int32]]  # of the longest key: (blocks + 1) × seeds, in parts
 
     @classmethod
@@ -209,11 +212,12 @@ class _Book:
         self.by_key[part.keys] += regret / self.losses.shape[1]
         self.timeline += [played.actions[:, place] for place in np.flatnonzero(part.keys == 0)]
 
-    def add(self, part: _Book, rows: Ints) -> None:
-        """Add what was played on some keys, which have these rows."""
+    def add(self, part: _Book, places: range) -> None:
+        """Add what was played on some keys, which lie at these places."""
         self.losses += part.losses
         self.leading += part.leading
-        self.by_key[rows] = part.by_key
+        self.by_key[places.start : places.stop] = part.by_key
+        let_go(self.by_key)
         self.timeline = self.timeline or part.timeline
 
 

@@ -19,6 +19,10 @@ from numpy.typing import NDArray
 from streamdp.core.arrays import Ints
 from streamdp.core.schedule import Schedule
 from streamdp.lab.common.bench import Bench
+from streamdp.lab.common.mapped import let_go
+from streamdp.lab.replay.store import code, in_order
+
+_WINDOWS = 1 << 18  # that are drawn together
 
 POINTS_AN_OCTAVE = 16
 EVEN_POINTS = 200
@@ -32,21 +36,24 @@ class CutPlan:
     prefix: tuple[Schedule, ...]
     points: Ints
 
-    def cuts(
-        self, bench: Bench, tags: NDArray[np.uint8], first: Ints, last: Ints
-    ) -> tuple[Ints, Ints]:
-        """The cuts in [first, last] of each of some keys: key and slot."""
-        pairs = [_between(self.points, first, last)]
-        pairs += [block_ends(schedule, first, last) for schedule in self.whole]
+    def codes(
+        self, bench: Bench, tags: NDArray[np.uint8], rows: Ints, first: Ints, last: Ints
+    ) -> Ints:
+        """The (key, cut) in [first, last] of each of some keys, whose tags are in these rows."""
+        found = [code(*between(self.points, first, last))]
+        found += [code(*block_ends(schedule, first, last)) for schedule in self.whole]
+        step = max(1, _WINDOWS // len(bench.seeds))
         for schedule in self.prefix:
             begin = schedule.blocks_of(first)
-            at, blocks = _spread(begin, schedule.blocks_of(last) + 1 - begin)
-            windows = bench.windows(schedule, tags[at], blocks)
-            ends = schedule.starts(blocks)[:, None] - 1 + windows
-            inside = (ends >= first[at][:, None]) & (ends <= last[at][:, None])
-            pairs.append((at[np.nonzero(inside)[0]], ends[inside]))
-        keys, cuts = (np.concatenate(columns) for columns in zip(*pairs, strict=True))
-        return keys, cuts
+            of, blocks = _spread(begin, schedule.blocks_of(last) + 1 - begin)
+            for low in range(0, len(of), step):
+                at, drawn = of[low : low + step], blocks[low : low + step]
+                windows = bench.windows(schedule, tags[rows[at]], drawn)
+                let_go(tags)
+                ends = schedule.starts(drawn)[:, None] - 1 + windows
+                inside = (ends >= first[at][:, None]) & (ends <= last[at][:, None])
+                found.append(in_order(code(at[np.nonzero(inside)[0]], ends[inside])))
+        return np.concatenate(found)
 
 
 def block_ends(schedule: Schedule, first: Ints, last: Ints) -> tuple[Ints, Ints]:
@@ -70,7 +77,8 @@ def report_points(slots: int) -> Ints:
     return np.asarray(points[points <= slots], dtype=np.int64)
 
 
-def _between(points: Ints, first: Ints, last: Ints) -> tuple[Ints, Ints]:
+def between(points: Ints, first: Ints, last: Ints) -> tuple[Ints, Ints]:
+    """The points that lie in [first, last] of each row."""
     begin = np.searchsorted(points, first)
     at, which = _spread(begin, np.searchsorted(points, last, side="right") - begin)
     return at, points[which]

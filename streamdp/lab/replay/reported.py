@@ -74,7 +74,7 @@ def as_json(replay: Replay) -> dict[str, object]:
 def _by_key(replay: Replay, shown: Answer) -> Iterator[dict[str, object]]:
     """The keys with the most slots: their best action, and the shown learner's regret there."""
     keys = replay.summed.rows.keys
-    for row in replay.summed.order[:MOST_KEYS].tolist():
+    for place, row in enumerate(replay.summed.order[:MOST_KEYS].tolist()):
         (partition, key), many = keys[row], int(replay.summed.slots[row])
         totals = replay.summed.totals[row] / UNIT
         yield {
@@ -83,7 +83,7 @@ def _by_key(replay: Replay, shown: Answer) -> Iterator[dict[str, object]]:
             "best_action": replay.actions[int(totals.argmin())],
             "best_loss": float(totals.min()) / many,
             "uniform_loss": float(totals.mean()) / many,
-            "regret": float(shown.by_key[row]),
+            "regret": float(shown.by_key[place]),
         }
 
 

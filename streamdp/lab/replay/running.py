@@ -50,7 +50,8 @@ class _Follower:
     """Sums so far, the next slot, and the losses of the actions in force."""
 
     def __init__(self, cell: Cell, summed: Summed, bench: Bench, base: Baselines) -> None:
-        self._base, self._cell, self._totals = base, cell, summed.totals
+        self._base, self._cell = base, cell
+        self._totals, self._order = summed.totals, summed.order
         self._rows = Rows(bench)  # filled again in the same order
         K, n, seeds = len(summed.actions), len(summed.rows), len(bench.seeds)
         self._sums = np.zeros((n, K), dtype=np.int64)
@@ -123,7 +124,8 @@ class _Follower:
         return by_slot
 
     def close(self) -> Answer:
-        by_key = (self._by_row - self._seeds * self._totals.min(axis=1)) / UNIT / self._seeds
+        by_row = (self._by_row - self._seeds * self._totals.min(axis=1)) / UNIT / self._seeds
+        by_key = by_row[self._order]
         return answer_of(self._cell, self._base, self._losses, self._leading, by_key)
 
 

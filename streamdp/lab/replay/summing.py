@@ -45,12 +45,12 @@ from streamdp.core.grid import Quantiser, grid_sums
 from streamdp.core.kinds.losses import resampled
 from streamdp.core.randomness import Purpose
 from streamdp.core.segments import Adder, Grouped
-from streamdp.lab.common.bench import Bench, Rows
+from streamdp.lab.common.bench import Bench, KeyNumbers, Rows
 from streamdp.lab.common.mapped import Arrays, Gathered, by_key, grown, let_go, longest_first
 from streamdp.lab.logs.clipping import rows_outside
 from streamdp.lab.logs.log import Held, Log, LogPart, Portion
 from streamdp.lab.replay.cuts import CutPlan
-from streamdp.lab.replay.store import CutSums, LaidSums, code
+from streamdp.lab.replay.store import CutSums, LaidSums, code, in_order, read
 from streamdp.lab.workers import IN_PROCESS, Workers
 
 _EIGHT = np.float32(8)
@@ -176,31 +176,31 @@ class SummedKeys:
 class Places:
     """The keys of a part, numbered in the order of their first slots."""
 
-    __slots__ = ("_numbers", "born", "slots")
+    __slots__ = ("_born", "_numbers", "slots")
 
     def __init__(self) -> None:
-        self._numbers: dict[tuple[int, Key], int] = {}
-        self.born: list[int] = []  # the offset of each key's first slot here
+        self._numbers = KeyNumbers()
+        self._born = [np.zeros(0, dtype=np.int64)]
         self.slots = np.zeros(1, dtype=np.int64)
+
+    def __len__(self) -> int:
+        """The number of keys."""
+        return len(self._numbers)
 
     def of(self, portion: Portion) -> tuple[Ints, Grouped]:
         """The places of the keys that have slots in a portion, whose slots are counted."""
         batch, grouped = portion.batch, portion.grouped
-        born = batch.offsets[grouped.places(np.cumsum(grouped.counts) - grouped.counts)].tolist()
-        where = np.empty(len(born), dtype=np.int64)
-        for at, key in enumerate(grouped.touched.tolist()):
-            new = len(self.born)
-            where[at] = self._numbers.setdefault((portion.partition, batch.keys[key]), new)
-            if where[at] == new:
-                self.born.append(born[at])
-        self.slots = grown(self.slots, len(self.born))
+        keys = [(portion.partition, batch.keys[at]) for at in grouped.touched.tolist()]
+        where, new = self._numbers.of(keys)
+        firsts = np.cumsum(grouped.counts) - grouped.counts
+        self._born.append(batch.offsets[grouped.places(firsts[new])])
+        self.slots = grown(self.slots, len(self))
         self.slots[where] += grouped.counts
         return where, grouped
 
     def counted(self) -> Counted:
         """What is known of the part."""
-        keys = list(self._numbers)
-        return Counted(keys, np.array(self.born, dtype=np.int64), self.slots[: len(keys)])
+        return Counted(self._numbers.keys, np.concatenate(self._born), self.slots[: len(self)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +244,8 @@ class Chunk:
     losses: NDArray[np.float32]
     grouped: Grouped
     first: Ints  # the number of each key's first slot here
-    tags: NDArray[np.uint8]
+    tags: NDArray[np.uint8]  # rows × seeds × 16
+    rows: Ints  # of each key in these
 
     @property
     def last(self) -> Ints:
@@ -264,19 +265,17 @@ class Stretches:
     kept: Ints  # the stretches that end at a cut
 
     @classmethod
-    def of_cuts(cls, at: Ints, cuts: Ints, *, first: Ints, last: Ints) -> Stretches:
-        """Cut the slots [first, last] of each row after the cuts that lie in them."""
-        places = np.arange(len(first))
-        marks = np.unique(code(at, cuts))
-        ends = np.union1d(marks, code(places, last))
-        of = ends >> 43
-        cut = ends & ((1 << 43) - 1)
+    def of_cuts(cls, cuts: Ints, *, first: Ints, last: Ints) -> Stretches:
+        """Cut the slots [first, last] of each row after the cuts that lie in them, by code."""
+        marks = in_order(cuts)
+        ends = in_order(np.append(marks, code(np.arange(len(first)), last)))
+        of, cut = read(ends)
         begins = np.empty_like(cut)
         begins[1:] = cut[:-1] + 1
         new = np.flatnonzero(np.diff(of, prepend=-1))
         begins[new] = first
         length = cut - begins + 1
-        kept = np.flatnonzero(np.isin(ends, marks, assume_unique=True))
+        kept = np.searchsorted(ends, marks)
         lasts = np.append(new[1:], len(of)) - 1
         return cls(of, cut, np.cumsum(length) - length, length, lasts, kept)
 
@@ -311,8 +310,8 @@ def fold(
     for portion in begun.part.portions():
         which, grouped = places.of(portion)
         first = begun.before[which] + places.slots[which] - grouped.counts + 1
-        tags = np.asarray(begun.tags[begun.rows[which] if len(begun.rows) else begun.rows])
-        chunk = Chunk(portion.batch.content["losses"], grouped, first, tags)
+        rows = begun.rows[which] if len(begun.rows) else begun.rows
+        chunk = Chunk(portion.batch.content["losses"], grouped, first, begun.tags, rows)
         stretches = _stretches(chunk, bench, plan)
         sums = adder.sums(chunk.losses, grouped, stretches.begin, stretches.length)
         tallies[0].add(which, stretches, sums)
@@ -322,14 +321,13 @@ def fold(
                 sums = again.sums(drawn, grouped, stretches.begin, stretches.length)
                 tally.add(which, stretches, sums)
         slots, clipped = slots + len(portion), clipped + portion.clipped
-    keys = len(places.born)
-    parts = tuple(tally.finish(keys) for tally in tallies)
+    parts = tuple(tally.finish(len(places)) for tally in tallies)
     return Folded(parts, slots, adder.nulls, clipped + adder.clipped)
 
 
 def _stretches(chunk: Chunk, bench: Bench, plan: CutPlan) -> Stretches:
-    at, cuts = plan.cuts(bench, chunk.tags, chunk.first, chunk.last)
-    return Stretches.of_cuts(at, cuts, first=chunk.first, last=chunk.last)
+    cuts = plan.codes(bench, chunk.tags, chunk.rows, chunk.first, chunk.last)
+    return Stretches.of_cuts(cuts, first=chunk.first, last=chunk.last)
 
 
 def _redrawn(chunk: Chunk, bench: Bench) -> Iterator[NDArray[np.float32]]:
@@ -342,11 +340,11 @@ def _redrawn(chunk: Chunk, bench: Bench) -> Iterator[NDArray[np.float32]]:
     for seed, source in enumerate(bench.randomness()):
         for begin in range(0, len(of), step):
             part = slice(begin, begin + step)
-            bits = source.bits(
-                bench.stream, Purpose.RESAMPLE, chunk.tags[of[part], seed], slot[part]
-            )
+            tags = chunk.tags[chunk.rows[of[part]], seed]
+            bits = source.bits(bench.stream, Purpose.RESAMPLE, tags, slot[part])
             places = grouped.places(np.arange(begin, min(begin + step, len(of))))
             drawn[places] = resampled(losses[places], bits)
+            let_go(chunk.tags)
         yield drawn
 
 
@@ -431,7 +429,8 @@ def sum_log(
     rows, slots, clipped, done, nulls = Rows(bench), np.zeros(1, np.int64), 0, 0, 0
     seeds, K = () if resampling is None else bench.seeds, len(log.actions)
     tallies = [SumsTally(K) for _ in (None, *seeds)]
-    drawn, near = bool(plan.prefix or seeds), workers.near is workers
+    drawn = bool(plan.prefix or seeds)
+    mapped = drawn and workers.near is workers
     waiting: deque[Ints] = deque()  # the rows of parts that are not added yet
 
     def begun() -> Iterator[Begun]:
@@ -443,7 +442,9 @@ def sum_log(
             slots[which] += counted.slots
             waiting.append(which)
             wanted = which if drawn else which[:0]
-            tags = (rows.every_tag, wanted) if near else (rows.tags(wanted), np.arange(len(wanted)))
+            tags = (
+                (rows.every_tag, wanted) if mapped else (rows.tags(wanted), np.arange(len(wanted)))
+            )
             yield Begun(part, before, *tags)
 
     work = partial(fold, actions=K, bench=bench, plan=plan, resampling=resampling)
