@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +17,8 @@ from streamdp_adapters.kafka.topics import administration
 from tests.support.asking import free_port
 from tests.support.calling import Ran, Streamdp
 from tests.support.first_action import readers_disagree
-from tests.support.processes import MAIN
+from tests.support.forking import parent
+from tests.support.processes import LONG, MAIN
 from tests.support.prometheus_server import PrometheusServer, eventually, hastened, prometheus
 from tests.support.running import Place, until
 from tests.support.streams import events
@@ -34,26 +33,25 @@ RULES = ROOT / "deploy" / "prometheus" / "streamdp.rules.yml"
 def test_does_the_demonstration_run_on_a_broker(broker: Borrowed, tmp_path: Path) -> None:
     asked = ["demo", "--kafka", "--bootstrap", broker.bootstrap, "--seconds", "6",
              "--folder", str(tmp_path), "--listen", f"127.0.0.1:{free_port()}"]  # fmt: skip
-    environment = {**os.environ, "COLUMNS": "120", "NO_COLOR": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", MAIN, *asked], capture_output=True, text=True, env=environment
-    )
+
+    def run() -> subprocess.CompletedProcess[str]:
+        wide = {"COLUMNS": "120", "NO_COLOR": "1"}
+        return parent().run(MAIN, asked, timeout=LONG, environment=wide)
+
+    done = run()
     assert done.returncode == 0, done.stderr
     assert "gained" in done.stdout
     assert f"streamdp run --with-serve --config {tmp_path / 'streamdp.toml'}" in done.stdout
     kept = demo_topics(broker)
     assert {"streamdp-demo-visits", "streamdp-demo.shelves.ledger"} <= set(kept)
     asked[asked.index("--folder") : asked.index("--listen")] = []
-    again = subprocess.run(
-        [sys.executable, "-c", MAIN, *asked], capture_output=True, text=True, env=environment
-    )
+    again = run()
     assert again.returncode == 2, again.stderr  # it writes into no topic that is there
     assert "--bootstrap: topics exist; expected none" in " ".join(again.stderr.split())
     assert demo_topics(broker) == kept
     asyncio.run(removed(broker, tmp_path / "streamdp.toml"))
-    gone = subprocess.run(
-        [sys.executable, "-c", MAIN, *asked], capture_output=True, text=True, env=environment
-    )
+    asked[asked.index("6")] = "1"
+    gone = run()
     assert gone.returncode == 0, gone.stderr
     assert demo_topics(broker) == []
 

@@ -22,7 +22,8 @@ from streamdp.testing.certificates import write_certificates
 from tests.support.asking import free_port
 from tests.support.calling import Streamdp
 from tests.support.first_action import readers_disagree
-from tests.support.processes import MAIN
+from tests.support.forking import parent
+from tests.support.processes import MAIN, ended_at_once
 from tests.support.running import Place, children, until
 from tests.support.streams import events
 
@@ -52,15 +53,12 @@ def test_serve_beside_run_ends_with_it_and_its_own_end_does_not_stop_learning(
         slots = 'streamdp_slots_total{application="shop",partition="0",stream="home"} 400.0'
         until(lambda: slots in place.operations("/metrics")[1].decode())
     assert place.operations("/healthz")[0] == 0
-    log = tmp_path / "killed.log"
-    with log.open("wb") as file:
-        arguments = ["run", "--config", str(place.path), "--with-serve"]
-        killed = subprocess.Popen([sys.executable, "-c", MAIN, *arguments], stderr=file)
-    try:
-        until(place.ready)
-    finally:
-        killed.kill()
-        killed.wait()
+    arguments = ["run", "--config", str(place.path), "--with-serve"]
+    with parent().start(MAIN, arguments, stderr=subprocess.DEVNULL) as killed:
+        try:
+            until(place.ready)
+        finally:
+            killed.kill()
     until(lambda: place.get("/healthz")[0] == 0)
 
 
@@ -68,10 +66,7 @@ def test_run_with_serve_does_not_start_without_its_port(tmp_path: Path) -> None:
     """Else it would learn for ever while nobody answers."""
     place = Place(tmp_path)
     with listener.bound(f"127.0.0.1:{place.port}", where="http.listen"):
-        arguments = ["run", "--config", str(place.path), "--with-serve"]
-        ended = subprocess.run(
-            [sys.executable, "-c", MAIN, *arguments], capture_output=True, text=True, timeout=120
-        )
+        ended = ended_at_once("run", "--config", str(place.path), "--with-serve")
     assert (ended.returncode, "by http.listen or the variable STREAMDP__HTTP" in ended.stderr) == (
         3, True,
     )  # fmt: skip
