@@ -30,6 +30,7 @@ from streamdp.core.events import SPARE
 from streamdp.core.grid import UNIT
 from streamdp.lab.common.cells import policies
 from streamdp.lab.logs import ReadOptions
+from streamdp.lab.logs.lines import lines_of
 from streamdp.lab.logs.log import ArrayLog
 from streamdp.lab.logs.shown import ShownLog
 from streamdp.lab.logs.shown_files import holds_feedback, open_shown
@@ -109,7 +110,10 @@ def written(log: ShownLog, path: Path) -> Path:
 def test_files_of_a_pattern_are_one_log_whoever_reads_their_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Actions, places and levels of all files; equal columns from this process and from a pool."""
+    """Actions, places and levels of all files; equal columns, also where the first worker is lost.
+
+    Workers write the columns that they find; those of other machines send them.
+    """
     monkeypatch.setattr("streamdp.lab.logs.lines._BLOCK", 1 << 10)
     rows = [
         {"action": "abc"[at % 3], "reward": at % 2, "pscore": 0.5, "key": f"k{at % 7}"}
@@ -118,19 +122,39 @@ def test_files_of_a_pattern_are_one_log_whoever_reads_their_parts(
     for day, some in enumerate((rows[:25], rows[25:])):
         lines(tmp_path / f"{day}.ndjson", some)
         parquet(tmp_path / f"{day}.parquet", some)
-    pool = Pool.of_processes(2)
+    pool, named = Pool.of_processes(2), ReadOptions(actions=("a", "b", "c"))
+    far = Pool(pool.make, 6, of_this_machine=False)
     logs = [
-        open_shown(str(tmp_path / f"*{ending}"), ReadOptions(), workers=workers)
+        open_shown(str(tmp_path / f"*{ending}"), how, workers=workers)
         for ending in (".ndjson", ".parquet")
-        for workers in (IN_PROCESS, pool)
+        for workers, how in (
+            (IN_PROCESS, ReadOptions()),
+            (pool, ReadOptions()),
+            (far, ReadOptions()),
+            (_Mortal(pool, tmp_path / f"lost{ending}"), named),
+        )
     ]
     pool.close()
+    far.close()
+    assert (tmp_path / "lost.ndjson").exists()
+    assert (tmp_path / "lost.parquet").exists()
     for log in logs:
         assert log.actions == ("a", "b", "c")
         assert log.learners == tuple((0, b"k%d" % key) for key in range(7))
         assert log.offsets.tolist() == list(range(60))
         assert log.played.tolist() == [0, 1, 2] * 20
         assert log.row.tolist() == [at % 7 for at in range(60)]
+
+
+@pytest.mark.parametrize("more", [-1, 1])
+def test_a_file_that_changes_while_it_is_read_is_refused(
+    more: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (part,) = lines_of(lines(tmp_path / "log.ndjson", ROWS))
+    counted = [replace(part, slots=part.slots + more)]
+    monkeypatch.setattr("streamdp.lab.logs.shown_files.lines_of", lambda *_, **__: counted)
+    with pytest.raises(InvalidConfig, match="changed while it was read"):
+        open_shown(str(tmp_path / "log.ndjson"), ReadOptions())
 
 
 def test_a_text_in_a_column_of_a_csv_file_is_the_row_that_has_it(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from itertools import pairwise
 from os import getpid
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Any
+from typing import IO, Any, Literal
 from weakref import finalize
 
 import numpy as np
@@ -31,19 +31,28 @@ class Mapped(np.memmap[Any, Any]):
     """A mapped array, which processes of this machine are sent as the place of its file."""
 
     _place: str | None = None  # of the file of a whole array, never of a part of one
+    _mode: Literal["r", "r+"] = "r"  # in which other processes map it
 
     @classmethod
-    def of(cls, file: IO[bytes], kind: DTypeLike, mode: Any, shape: Any = None) -> Mapped:
+    def of(
+        cls,
+        file: IO[bytes],
+        kind: DTypeLike,
+        mode: Any,
+        shape: Any = None,
+        *,
+        others: Literal["r", "r+"] = "r",
+    ) -> Mapped:
         """All of a file without a name, which is kept as long as the array."""
         array = cls(file, kind, mode, shape=shape)
-        array._place = place_of(file)
+        array._place, array._mode = place_of(file), others
         finalize(array, file.close)
         return array
 
     @classmethod
-    def at(cls, place: str, kind: DTypeLike, shape: Any) -> Mapped:
+    def at(cls, place: str, kind: DTypeLike, shape: Any, mode: Literal["r", "r+"]) -> Mapped:
         """An array of another process of this machine."""
-        array = cls(place, kind, "r", shape=shape)
+        array = cls(place, kind, mode, shape=shape)
         array._place = place
         return array
 
@@ -56,7 +65,7 @@ class Mapped(np.memmap[Any, Any]):
         """The place of the file; the content of a part of an array."""
         if self._place is None:
             return np.asarray(self).__reduce_ex__(protocol)
-        return Mapped.at, (self._place, self.dtype, self.shape)
+        return Mapped.at, (self._place, self.dtype, self.shape, self._mode)
 
 
 def place_of(file: IO[bytes]) -> str:
@@ -69,6 +78,11 @@ def held(shape: tuple[int, ...], kind: DTypeLike) -> NDArray[Any]:
     if int(np.prod(shape)) * np.dtype(kind).itemsize <= _IN_MEMORY:
         return np.zeros(shape, kind)
     return Mapped.of(TemporaryFile(), kind, "w+", shape)
+
+
+def shared(shape: tuple[int, ...], kind: DTypeLike) -> NDArray[Any]:
+    """A mapped array of zeros, into which other processes of this machine may write."""
+    return Mapped.of(TemporaryFile(), kind, "w+", shape, others="r+")
 
 
 def grown(array: NDArray[Any], rows: int) -> NDArray[Any]:

@@ -23,7 +23,7 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from streamdp.core.arrays import Bools, Floats, Ints
 from streamdp.core.errors import InvalidConfig
@@ -32,7 +32,7 @@ from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.grid import UNIT
 from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.lab.common.bench import Bench
-from streamdp.lab.common.mapped import Gathered, by_key, let_go
+from streamdp.lab.common.mapped import Arrays, Gathered, by_key, held, let_go
 
 CHUNK = 1 << 16  # slots that are looked at together
 _COLUMNS = ("row", "offsets", "played", "gain", "pscore")
@@ -208,7 +208,7 @@ class ShownLog:
         return replace(
             self,
             learners=tuple(key for key, of in zip(self.learners, has, strict=True) if of),
-            **_named(gathered),
+            **_named(gathered.columns()),
         )
 
     @cached_property
@@ -299,43 +299,87 @@ def over_cells(policies: Floats, counts: Ints) -> Floats:
     return mean
 
 
-def merged(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """The same slots in as few pieces as there are runs of one partition."""
-    for partition, run in groupby(pieces, key=lambda piece: piece.partition):
-        numbers, columns, clipped = dict[Key, int](), list[tuple[NDArray[Any], ...]](), 0
-        for piece in run:
+@dataclass(frozen=True, slots=True, repr=False)
+class Run:
+    """Consecutive slots of one partition that are laid into columns."""
+
+    partition: int
+    keys: Sequence[Key]  # different ones, by their number in the first column
+    slots: int
+    clipped: int
+
+
+def room_for(slots: int, of: Callable[[tuple[int, ...], DTypeLike], NDArray[Any]]) -> Arrays:
+    """Columns for so many slots, made by a function: what `lay` fills."""
+    return tuple(
+        of((slots,), kind) for kind in (np.int32, np.int64, np.int32, np.int32, np.float64)
+    )
+
+
+def lay(columns: Arrays, pieces: Iterable[Piece]) -> list[Run]:
+    """Lay slots into columns: the number of each one's key in its run, and what a piece has."""
+    runs, at = list[Run](), 0
+    for partition, pieces_of in groupby(pieces, key=lambda piece: piece.partition):
+        numbers, begin, clipped = dict[Key, int](), at, 0
+        for piece in pieces_of:
             own = [numbers.setdefault(key, len(numbers)) for key in piece.keys]
-            columns.append((np.array(own, np.int32)[piece.index], piece.offsets, *piece.outcomes))
-            clipped += piece.clipped
-        which, *rest = map(np.concatenate, zip(*columns, strict=True))
-        offsets, played, gain, pscore = rest
-        yield Piece(partition, [*numbers], which, offsets, played, gain, pscore, clipped)
+            number = np.array(own, np.int32)[piece.index]
+            part = slice(at, at + len(number))
+            if part.stop > len(columns[0]):
+                raise _changed(len(columns[0]), part.stop)
+            for column, of in zip(columns, (number, piece.offsets, *piece.outcomes), strict=True):
+                column[part] = of
+            let_go(*columns)
+            at, clipped = part.stop, clipped + piece.clipped
+        runs.append(Run(partition, [*numbers], at - begin, clipped))
+    return runs
 
 
-def joined(
+def _changed(slots: int, got: int) -> InvalidConfig:
+    return InvalidConfig("log", "changed while it was read", expected=f"{slots} rows", got=got)
+
+
+def log_of(
     name: str,
     actions: tuple[str, ...],
-    pieces: Iterable[Piece],
+    columns: Arrays,
+    runs: Iterable[Run],
     contexts: Contexts | None = None,
     masks: tuple[Mask, ...] = (),
 ) -> ShownLog:
-    """A log made of pieces; refused if it is empty."""
-    gathered, learners, clipped = Gathered(), dict[tuple[int, Key], int](), 0
-    for piece in pieces:
-        rows = [learners.setdefault((piece.partition, key), len(learners)) for key in piece.keys]
-        row = np.array(rows, dtype=np.int32)[piece.index]
-        gathered.add((row, piece.offsets, *piece.outcomes))
-        clipped += piece.clipped
+    """The log of slots that were laid into columns; refused if it is empty."""
+    number, *rest = columns
+    row, learners, clipped, done = held(number.shape, np.int32), dict[tuple[int, Key], int](), 0, 0
+    for run in runs:
+        part = slice(done, done + run.slots)
+        rows = [learners.setdefault((run.partition, key), len(learners)) for key in run.keys]
+        row[part] = np.array(rows, np.int32)[number[part]]
+        let_go(row, number)
+        done, clipped = part.stop, clipped + run.clipped
+    if done < len(row):
+        raise _changed(len(row), done)
     if not learners:
         raise InvalidConfig(name, "empty", expected="at least one record", got="none")
-    of = _named(gathered)
+    of = _named((row, *rest))
     return ShownLog(
         name, actions, tuple(learners), **of, clipped=clipped, contexts=contexts, masks=masks
     )
 
 
-def _named(gathered: Gathered) -> dict[str, Any]:
-    return dict(zip(_COLUMNS, gathered.columns(), strict=True))
+def _named(columns: Arrays) -> dict[str, Any]:
+    return dict(zip(_COLUMNS, columns, strict=True))
+
+
+def joined(
+    name: str,
+    actions: tuple[str, ...],
+    pieces: Sequence[Piece],
+    contexts: Contexts | None = None,
+    masks: tuple[Mask, ...] = (),
+) -> ShownLog:
+    """A log made of pieces; refused if it is empty."""
+    columns = room_for(sum(len(piece.index) for piece in pieces), held)
+    return log_of(name, actions, columns, lay(columns, pieces), contexts, masks)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

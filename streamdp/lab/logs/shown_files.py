@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -36,17 +37,20 @@ from streamdp.core.arrays import Ints
 from streamdp.core.events import NO_ARM, Key, numbered
 from streamdp.core.evidence.contexts import OTHER, Contexts, level
 from streamdp.core.grid import gains_of
+from streamdp.lab.common.mapped import Arrays, held, shared
 from streamdp.lab.logs import LINES, TABLES, ReadOptions, ending, files_of, need_pyarrow
 from streamdp.lab.logs.lines import Lines, lines_of
 from streamdp.lab.logs.log import OnBad, numbered_actions, wrong
 from streamdp.lab.logs.shown import (
     Coded,
     Piece,
+    Run,
     ShownLog,
     SlotCells,
     arms_of,
-    joined,
-    merged,
+    lay,
+    log_of,
+    room_for,
     with_positions,
 )
 from streamdp.lab.logs.stages import Watch, unwatched
@@ -115,19 +119,18 @@ def open_shown(
         raise wrong(source, "holds losses", expected="rewards, with --most", got="losses")
     actions = seen.actions(how)
     contexts = None if fields is None else seen.declared(fields, called)
-    pieces = files.map(
-        partial(
-            _pieces,
-            seen=seen.bare(),
-            actions=actions,
-            content=content,
-            most=most,
-            contexts=contexts,
-            several=len(seen.places) > 1,
-        ),
-        merge=merged,
+    read = partial(
+        _pieces,
+        seen=seen.bare(),
+        actions=actions,
+        content=content,
+        most=most,
+        contexts=contexts,
+        several=len(seen.places) > 1,
     )
-    return joined(source, actions, pieces, contexts)
+    near = workers.near is workers
+    columns = room_for(files.slots, shared if near and workers.apart else held)
+    return log_of(source, actions, columns, files.laid(columns, read, near=near), contexts)
 
 
 def open_cells(
@@ -185,28 +188,33 @@ class _Files:
         return cls(source, parts, how, called, watch, workers)
 
     def map(
-        self,
-        work: Callable[[_Table], list[T]],
-        called: Names | None = None,
-        merge: Callable[[Iterable[T]], Iterable[T]] = iter,
+        self, work: Callable[[Part, Iterable[_Table]], T], called: Names | None = None
     ) -> Iterator[T]:
-        """What some work makes of the rows, some thousands at a time, in the log's order.
-
-        Other processes merge what they send, so that less is left for this one.
-        """
+        """What some work makes of the rows of each part, in the log's order."""
         tell, done = self.watch(f"reading {self.source}, rows", self.slots), 0
         named = self.called if called is None else called
         if not self.workers.apart:
             for part in self.parts:
-                for table in _tables(part, named, self.how):
-                    yield from work(table)
-                    tell(table.rows.stop)
+                yield work(part, _told(_tables(part, named, self.how), tell))
             return
-        on_part = partial(_worked, work=work, called=named, how=self.how, merge=merge)
+        on_part = partial(_worked, work=work, called=named, how=self.how)
         for part, found in zip(self.parts, self.workers.map(on_part, self.parts), strict=True):
-            yield from found
+            yield found
             done += part.slots
             tell(done)
+
+    def laid(
+        self, columns: Arrays, read: Callable[[_Table], list[Piece]], *, near: bool
+    ) -> Iterator[Run]:
+        """Lay the rows into columns, each part where it stands.
+
+        Whoever reads a part writes it there, if it finds them; others send their rows.
+        """
+        work = partial(_laid, columns=columns if near else (), read=read)
+        for part, (sent, runs) in zip(self.parts, self.map(work), strict=True):
+            for column, own in zip(columns, sent, strict=False):  # nothing, or all
+                column[part.first : part.first + part.slots] = own
+            yield from runs
 
     @property
     def slots(self) -> int:
@@ -225,21 +233,35 @@ class _Files:
                 seen.there |= {name for name, of in called.items() if of in theirs}
             called = {name: called[name] for name in seen.there & asked}
         if called:
-            for part in self.map(partial(_said, asked=asked, lines=lines), called):
-                seen.add(part)
+            for said in self.map(partial(_said, asked=asked, lines=lines), called):
+                seen.add(said)
         return seen
 
 
 def _worked(
-    part: Part,
-    *,
-    work: Callable[[_Table], list[T]],
-    called: Names,
-    how: ReadOptions,
-    merge: Callable[[Iterable[T]], Iterable[T]],
-) -> list[T]:
+    part: Part, *, work: Callable[[Part, Iterable[_Table]], T], called: Names, how: ReadOptions
+) -> T:
     """What some work makes of the rows of a part."""
-    return list(merge(found for table in _tables(part, called, how) for found in work(table)))
+    return work(part, _tables(part, called, how))
+
+
+def _told(tables: Iterable[_Table], tell: Callable[[int], None]) -> Iterator[_Table]:
+    for table in tables:
+        yield table
+        tell(table.rows.stop)
+
+
+def _laid(
+    part: Part,
+    tables: Iterable[_Table],
+    *,
+    columns: Arrays,
+    read: Callable[[_Table], list[Piece]],
+) -> tuple[Arrays, list[Run]]:
+    """Lay the rows of a part into columns of all rows, or else into its own, which are sent."""
+    sent = () if columns else room_for(part.slots, np.zeros)
+    own = sent or tuple(column[part.first : part.first + part.slots] for column in columns)
+    return sent, lay(own, chain.from_iterable(map(read, tables)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,22 +365,23 @@ def _called(fields: Contexts | tuple[str, ...], names: Names) -> dict[str, str]:
     return {CONTEXT: CONTEXT, **{_OF_FIELD + of: names.get(of, of) for of in _names_of(fields)}}
 
 
-def _said(table: _Table, *, asked: set[str], lines: bool) -> list[_Seen]:
+def _said(part: Part, tables: Iterable[_Table], *, asked: set[str], lines: bool) -> _Seen:
     """What some rows say of actions, places and levels."""
-    seen = _Seen(table.file)
-    for name, column in table.columns.items():
-        seen.there.add(name)
-        if name == POSITION:
-            _check_kind(column, (int, type(None)), POSITION, table)
-            seen.places.update(column)
-        elif name == ACTION and name in asked:
-            named = column.values if isinstance(column, Coded) else column
-            seen.shown.update(shown for shown in named if isinstance(shown, str | int))
-        elif name in asked:
-            seen.levels.setdefault(name, set()).update(map(level, column))
-    if lines and POSITION not in table.columns:
-        seen.places.add(None)
-    return [seen]
+    seen = _Seen(part.file)
+    for table in tables:
+        for name, column in table.columns.items():
+            seen.there.add(name)
+            if name == POSITION:
+                _check_kind(column, (int, type(None)), POSITION, table)
+                seen.places.update(column)
+            elif name == ACTION and name in asked:
+                named = column.values if isinstance(column, Coded) else column
+                seen.shown.update(shown for shown in named if isinstance(shown, str | int))
+            elif name in asked:
+                seen.levels.setdefault(name, set()).update(map(level, column))
+        if lines and POSITION not in table.columns:
+            seen.places.add(None)
+    return seen
 
 
 def _tables(part: Part, called: Names, how: ReadOptions) -> Iterator[_Table]:
@@ -368,8 +391,11 @@ def _tables(part: Part, called: Names, how: ReadOptions) -> Iterator[_Table]:
     )
 
 
-def _cells_of(table: _Table, *, seen: _Seen, contexts: Contexts) -> list[NDArray[np.int64]]:
-    return [_cells(contexts, seen.filled(table).columns, len(table))]
+def _cells_of(
+    part: Part, tables: Iterable[_Table], *, seen: _Seen, contexts: Contexts
+) -> NDArray[np.int64]:
+    cells = (_cells(contexts, seen.filled(table).columns, len(table)) for table in tables)
+    return np.concatenate([np.zeros(0, np.int64), *cells])
 
 
 def _names_of(fields: Contexts | tuple[str, ...]) -> list[str]:

@@ -55,6 +55,7 @@ import numpy as np
 from streamdp.core.arrays import Floats, Ints
 from streamdp.lab.common.answer import standard_error
 from streamdp.lab.common.estimates import MeanReward, PolicyValues, ValueEstimate, ValueInterval
+from streamdp.lab.common.mapped import let_go
 from streamdp.lab.offpolicy.likelihood import WeightedRecords
 
 MISSED = 0.05
@@ -229,9 +230,15 @@ class Sums:
     @classmethod
     def by(cls, columns: Sequence[Floats], order: Ints | slice, group: Ints) -> Sums:
         """Sums of groups that share a number once in order: one column after the other."""
+
+        def in_order(column: Floats) -> Floats:
+            held = column[order]
+            let_go(column)
+            return held
+
         heaviest = np.zeros(int(group.max()) + 1)
-        np.maximum.at(heaviest, group, columns[-1][order])
-        added = (np.bincount(group, of[order]).astype(np.float64) for of in columns[:-1])
+        np.maximum.at(heaviest, group, in_order(columns[-1]))
+        added = (np.bincount(group, in_order(of)).astype(np.float64) for of in columns[:-1])
         return cls(*chain(added, [heaviest]))
 
     def so_far(self) -> Sums:
