@@ -238,6 +238,10 @@ class KeyPart:
     keys: Ints  # the longest first
     seeds: range  # places in a bench
 
+    def __len__(self) -> int:
+        """The number of rows."""
+        return len(self.keys) * len(self.seeds)
+
     @classmethod
     def all(cls, slots: Ints, seeds: int, *, words: int) -> Iterator[KeyPart]:
         """Keys with these numbers of slots in parts that fit in memory; a draw has `words`."""

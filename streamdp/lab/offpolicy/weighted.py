@@ -243,14 +243,21 @@ def _weighed(
     by_seed: list[list[Floats]] = [[] for _ in share.cells]
     released: list[list[Ints]] = [[] for _ in share.cells]
     for part, bits in share.parts(bench):
-        fills = [LogBlocks.of(cell.learner, blocks, share.counts, part) for cell in share.cells]
-        playing = (play(fill.learner, len(bits), fill, bits) for fill in fills)
+        once = KeyPart(part.keys, part.seeds[:1])  # of what draws no noise all seeds are alike
+        fills = [
+            LogBlocks.of(
+                cell.learner, blocks, share.counts, once if cell.learner.charge is None else part
+            )
+            for cell in share.cells
+        ]
+        playing = (play(fill.learner, len(fill.part), fill, bits) for fill in fills)
         for at, step in side_by_side(playing):
-            came = part.keys[: len(step.rows) // len(part.seeds)]
+            apart = len(fills[at].part.seeds)
+            came = part.keys[: len(step.rows) // apart]
             keys = came[blocks.count[came] > step.block]  # the others ended with their block
             group = blocks.first[keys] + step.block
-            policy = (step.in_force / PARTS).reshape(len(part.seeds), len(came), -1)[:, : len(keys)]
-            policy = under_masks(policy, masks)
+            policy = (step.in_force / PARTS).reshape(apart, len(came), -1)[:, : len(keys)]
+            policy = np.repeat(under_masks(policy, masks), len(part.seeds) // apart, axis=0)
             policies[at][group] += policy.sum(axis=0)
             won = np.zeros(seeds)
             won[part.seeds.start : part.seeds.stop] = np.einsum(
