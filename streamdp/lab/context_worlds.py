@@ -220,18 +220,21 @@ def learned(
     table: Table, *, progress: Callable[[str], None] = lambda world: None
 ) -> Iterator[Learned]:
     """Every world, with every choice."""
-    learners = table.learners()
-    runs, shares = table.runs(learners.values()), shares_of(table.shape)
-    for number, world in enumerate(WORLDS):
-        if world not in table.worlds():
-            continue
+    for world in table.worlds():
         progress(world)
-        rates = table.rates(world, runs, default_rng((table.seed, number)))
-        best = float((rates.max(axis=2) @ shares).mean())
-        answers = {
-            name: _answer(table, rates, name, learner, number) for name, learner in learners.items()
-        }
-        yield Learned(world, best, float((rates.mean(axis=2) @ shares).mean()), answers)
+        yield in_world(table, world)
+
+
+def in_world(table: Table, world: str) -> Learned:
+    """One world, with every choice: the same beside others and alone."""
+    learners, number = table.learners(), list(WORLDS).index(world)
+    rates = table.rates(world, table.runs(learners.values()), default_rng((table.seed, number)))
+    shares = shares_of(table.shape)
+    best = float((rates.max(axis=2) @ shares).mean())
+    answers = {
+        name: _answer(table, rates, name, learner, number) for name, learner in learners.items()
+    }
+    return Learned(world, best, float((rates.mean(axis=2) @ shares).mean()), answers)
 
 
 def _answer(table: Table, rates: Floats, name: str, learner: PolicyLearner, number: int) -> Answer:
