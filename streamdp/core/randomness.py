@@ -256,6 +256,7 @@ def identity_of(stream: str, partition: int, key: bytes | None, epoch: int, born
     return where + _encode(key, int(epoch), int(born))
 
 
+@lru_cache(maxsize=16)
 def _encoded_place(stream: str, partition: int) -> bytes:
     """The prefix of all encoded identities of a partition."""
     return _encode(stream, partition)

@@ -28,6 +28,7 @@ from streamdp.core.randomness import SeededRandomness, SystemRandomness
 from streamdp.lab.audit import (
     LAYERS,
     Audit,
+    Findings,
     Memo,
     audit_kind,
     flaws_of_system_bits,
@@ -74,7 +75,8 @@ def test_a_kind_with_room_is_audited_in_its_own_columns(options: dict[str, Any])
     kind = FEEDBACK_RECIPES["policy_contexts" if options else "policy_elimination"](
         actions=FIELDS.arms(columns) if options else columns, epsilon="1", room="2", **options
     )
-    result = audit_kind(kind, samples=1000, randomness=SeededRandomness("audit"), longest=8)
+    seeded = SeededRandomness("audit")
+    result = audit_kind(kind, samples=1000, randomness=seeded, longest=8, memo=SOUND)
     assert (result.failures, result.verdict) == ((), "holds")
     assert result.worst == pytest.approx(1)
 
@@ -115,6 +117,15 @@ def test_every_feedback_learner_costs_what_it_says(kind: PolicyLearner) -> None:
     assert result.failures == ()
     assert result.verdict == ("holds" if kind.charge else "not private")
     assert result.worst == (pytest.approx(float(kind.charge)) if kind.charge else inf)
+
+
+def test_a_whole_table_by_header_costs_what_it_says() -> None:
+    """Every short stream: what else an engine does with a table in headers is asked of parts."""
+    by_header = "policy_contexts", "header"
+    kind = next(of for of in POLICIES.values() if (of.name, of.played) == by_header)
+    findings = Findings(kind, 1000, 64, SOUND)
+    assert list(findings.of_streams()) == []
+    assert findings.worst == pytest.approx(float(findings.charged)) == float(kind.charge or 0)
 
 
 @pytest.mark.parametrize("epsilon", ["0.1", "1", "3"])

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from streamdp.core.engine import Engine
 from streamdp.core.errors import InvalidConfig
+from streamdp.core.events import SUMS
 from streamdp.core.evidence.context_model import ContextModel
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import UNIT
@@ -98,13 +99,12 @@ def lost_by_an_engine(learner: PolicyLearner, made: Made, events: int) -> float:
     occurs = np.outer([6, 3, 2], [2, 1]).ravel() / 33
     lost, uniform = np.zeros(RUNS), np.zeros(RUNS)
     ends = learner.schedule.stops(np.arange(learner.schedule.block_of(events) + 1)) - 1
+    policies = np.full((RUNS, 1, ACTIONS), 1 / ACTIONS)  # of each run and cell
     for first, stop in pairwise([0, *np.minimum(ends, events).tolist()]):
         many = stop - first
         played, gains = np.zeros((2, RUNS, many), dtype=np.int64)
-        for run, (key, rates, rng) in enumerate(zip(keys, worlds, draws, strict=True)):
-            parts = engine.in_force(key)
-            policy = np.full(ACTIONS, 1 / ACTIONS) if parts is None else np.asarray(parts) / PARTS
-            policy = np.broadcast_to(policy.reshape(-1, ACTIONS), rates.shape)
+        for run, (rates, rng) in enumerate(zip(worlds, draws, strict=True)):
+            policy = np.broadcast_to(policies[run], rates.shape)
             cells = rng.choice(6, size=many, p=occurs)
             coins = rng.random(many)
             shown = (coins[:, None] >= np.cumsum(policy, axis=1)[cells]).sum(axis=1)
@@ -116,7 +116,12 @@ def lost_by_an_engine(learner: PolicyLearner, made: Made, events: int) -> float:
             played[run] = cells * ACTIONS + shown if len(learner.actions) > ACTIONS else shown
         index, offsets = np.repeat(np.arange(RUNS), many), RUNS * first + np.arange(RUNS * many)
         arms = played.ravel().astype(np.int32)
-        engine.apply_batch(feedback_batch(keys, index, arms, gains.ravel(), offsets))
+        batch = feedback_batch(keys, index, arms, gains.ravel(), offsets)
+        released = engine.apply_batch(batch)
+        ended = released.at(np.flatnonzero(released.kind == released.kinds.index(SUMS)))
+        if len(ended):  # what is in force then, of each run
+            order = np.argsort([int(key or b"") for key in ended.keys])
+            policies = np.asarray(ended.in_force)[order].reshape(RUNS, -1, ACTIONS) / PARTS
     return float(np.mean(100 * lost / uniform))
 
 
