@@ -32,6 +32,7 @@ from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
 from streamdp.core.noise import discrete_laplaces
 from streamdp.core.selection import Exponential, NoisyMaxLaplace, PermuteAndFlip
 from streamdp.lab import audit
+from streamdp.lab.audit import verdict
 from streamdp.lab.audit.blackbox import (
     CONFIDENCE,
     EpsilonBound,
@@ -300,25 +301,17 @@ def run(*args: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-SHARED = audit.Memo()
-"""What does not depend on a rate; no command is run on a broken engine."""
-
-
 @pytest.fixture
-def the_engine_is_audited_once(monkeypatch: Patch) -> None:
-    """By the first command that is run."""
-    monkeypatch.setattr(audit, "Memo", lambda: SHARED)
-
-
-once = pytest.mark.usefixtures("the_engine_is_audited_once")
+def exact_alone(monkeypatch: Patch) -> None:
+    """From inside, commands look at short streams: what else they find is in `test_cli_audit`."""
+    monkeypatch.setattr(verdict, "LAYERS", {"streams": audit.LAYERS["streams"]})
 
 
 QUICK = ("audit", "--recipe", "incumbent_leader", "--epsilon", "1", "--actions", "2",
          "--samples", "1000", "--black-box", "--runs", "250")  # fmt: skip
 
 
-@once
-@pytest.mark.usefixtures("short_blocks")
+@pytest.mark.usefixtures("exact_alone")
 def test_the_command_tells_what_the_service_proves() -> None:
     code, out = run(*QUICK, "--json")
     (audit,) = json.loads(out)
@@ -326,8 +319,7 @@ def test_the_command_tells_what_the_service_proves() -> None:
     assert 0 <= audit["epsilon_proven"] <= 1
 
 
-@once
-@pytest.mark.usefixtures("short_blocks")
+@pytest.mark.usefixtures("exact_alone")
 def test_the_table_has_a_column_for_it(monkeypatch: Patch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
     code, out = run(*QUICK[:-1], "100")
@@ -336,8 +328,7 @@ def test_the_table_has_a_column_for_it(monkeypatch: Patch) -> None:
     assert "ε ≥" in out
 
 
-@once
-@pytest.mark.usefixtures("short_blocks")
+@pytest.mark.usefixtures("exact_alone")
 def test_the_command_fails_for_a_service_that_proves_more(monkeypatch: Patch) -> None:
     monkeypatch.setattr(incumbent_leader, "permute_and_flip_rate", lambda epsilon: 4 * epsilon)
     code, out = run(*QUICK, "--json")
@@ -391,8 +382,7 @@ def configured(tmp_path: Path) -> Path:
 LOOKED = ("--samples", "1000", "--black-box", "--runs", "300", "--json")
 
 
-@once
-@pytest.mark.usefixtures("short_blocks")
+@pytest.mark.usefixtures("exact_alone")
 @pytest.mark.parametrize("room", [0, 2])
 def test_the_command_audits_a_configurations_feedback_streams(configured: Path, room: int) -> None:
     """As it is configured, three actions and rewards, through the real service on files."""
@@ -406,8 +396,7 @@ def test_the_command_audits_a_configurations_feedback_streams(configured: Path, 
     assert 0 <= result["epsilon_proven"] <= 1
 
 
-@once
-@pytest.mark.usefixtures("short_blocks")
+@pytest.mark.usefixtures("exact_alone")
 def test_the_command_looks_at_recipes_from_outside_too() -> None:
     """With the fewest actions that are asked for, by header and by value."""
     asked = ("--recipe", "policy_elimination", "--epsilon", "1", "--actions", "2", "--actions", "3")
@@ -419,7 +408,7 @@ def test_the_command_looks_at_recipes_from_outside_too() -> None:
     assert sorted(looked) == [(2, True), (2, True), (3, False), (3, False)]
 
 
-@pytest.mark.usefixtures("short_blocks")
+@pytest.mark.usefixtures("exact_alone")
 def test_the_command_fails_for_a_feedback_service_that_proves_more(
     configured: Path, monkeypatch: Patch
 ) -> None:
@@ -453,6 +442,8 @@ def test_the_command_fails_for_what_only_the_engine_shows(
 ) -> None:
     """Production's bits, and slots that come alone: of every feedback stream of a configuration."""
     configured.write_text(configured.read_text() + SECOND)
+    layer = MUTANTS[name].layer
+    monkeypatch.setattr(verdict, "LAYERS", {layer: audit.LAYERS[layer]})
     MUTANTS[name].patch(monkeypatch)
     code, out = run("audit", "--config", str(configured), "--samples", "1000", "--json")
     assert code == 1

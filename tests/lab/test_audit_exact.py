@@ -91,20 +91,22 @@ shipped_options = pytest.mark.parametrize(
 def test_every_shipped_learner_costs_at_most_its_charge(options: dict[str, str]) -> None:
     """All layers with three actions; χ² tests at a false-alarm rate of 1e-9 each, seeded.
 
-    Blocks of 64 slots, or the 256 in which the naive learner comes near its charge; of an engine
-    with estimates `test_audit_kinds` asks for 256. The smallest and the largest ε: a rate of ε and
-    K that is right at both, and at all three with two actions, is right in between. The kit finds
-    blocks and content looked at already, and asks for a learner's other promises.
+    Blocks of 64 slots; of an engine with estimates `test_audit_kinds` asks for 256. The naive
+    learner comes near its charge in the sums of blocks so long. The smallest and the largest ε: a
+    rate of ε and K that is right at both, and at all three with two actions, is right in between.
+    The kit finds blocks and content looked at already, and asks for a learner's other promises.
     """
-    longest = 256 if options["recipe"] == "naive_noisy_leader" else 64
     for epsilon in (EPSILONS[0], EPSILONS[-1]):
         learner = shipped(options, epsilon=epsilon, actions=3)
-        audit = audit_kind(learner, samples=4000, longest=longest, memo=MEMO)
+        audit = audit_kind(learner, samples=4000, longest=64, memo=MEMO)
+        highest = audit.worst
+        if options["recipe"] == "naive_noisy_leader":
+            highest = max(highest, sweep(learner))
         assert audit.failures == ()
         assert audit.charged is not None
         assert audit.charged == learner.charge
         assert audit.configured == epsilon
-        assert audit.charged * Fraction(66, 100) <= audit.worst <= audit.charged + TOLERANCE
+        assert audit.charged * Fraction(66, 100) <= highest <= audit.charged + TOLERANCE
     check_kind(learner, memo=MEMO)
 
 

@@ -208,14 +208,11 @@ def test_a_learner_that_remembers_passes() -> None:
 
 def test_estimates_that_are_due_late_are_audited_on_short_blocks() -> None:
     late = estimate("block_regret", epsilon="1/2", min_length=64)
-    audits = [
-        audit_kind(INCUMBENT.with_estimates([one]), samples=1000, longest=4, memo=SOUND)
-        for one in (late, replace(late, min_length=3))
-    ]
-    for one in audits:
-        assert one.passed
-        assert one.worst == pytest.approx(1.5)
-        assert one.charged == Fraction(3, 2)
+    for one in (late, replace(late, min_length=3)):
+        findings = Findings(INCUMBENT.with_estimates([one]), 1000, 4)
+        assert [*findings.of_streams(), *findings.of_samples()] == []
+        assert findings.worst == pytest.approx(1.5)
+        assert findings.charged == Fraction(3, 2)
 
 
 # -- the bits of production -----------------------------------------------------------------------
