@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from streamdp.assembly.recipes import (
 from streamdp.assembly.rules import Combine, Rules
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.evidence.contexts import Contexts
-from streamdp.wire.formats import configure
+from streamdp.wire.formats import Format, configure
 from tests.wire.test_formats import nested
 
 ACTIONS = ("a", "b", "c")
@@ -143,13 +144,18 @@ ALMOST = st.dictionaries(
 ).map(lambda value: json.dumps(value).encode())
 
 
+@cache
+def _of_actions(many: int) -> Format:
+    return configure("float32", actions=[f"action {number}" for number in range(many)], options={})
+
+
 def _losses(recipe: AssemblyRecipe, content: bytes | None, outcomes: list[bytes]) -> list[float]:
     """The losses of one request's event, by the raw format, whose events have one length."""
-    actions = [f"action {number}" for number in range(max(2, recipe.gains))]
-    rows = configure("float32", actions=actions, options={})
+    many = max(2, recipe.gains)
+    rows = _of_actions(many)
 
     def encode(losses: Any) -> bytes:
-        filled = [*losses, *[0.0] * (len(actions) - len(losses))]
+        filled = [*losses, *[0.0] * (many - len(losses))]
         return rows.encode(np.array([filled], dtype=np.float32))
 
     rules = Rules(window=10, grace=1, combine=Combine.SUM, default=1.0)

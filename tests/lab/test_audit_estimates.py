@@ -15,7 +15,7 @@ from streamdp.core.events import ACTION
 from streamdp.core.kinds.estimates import ESTIMATES, estimate
 from streamdp.core.learners import Leader, learner_of
 from streamdp.core.randomness import Bits, Purpose, SeededRandomness
-from streamdp.lab.audit import Findings, audit_kind
+from streamdp.lab.audit import LAYERS, Findings, audit_kind
 from streamdp.lab.audit.exposure import designs, exposed
 from streamdp.lab.audit.transcripts import worst_ratios
 from tests.support.batches import loss_batch
@@ -40,7 +40,8 @@ def test_every_estimate_costs_at_most_its_charge(name: str) -> None:
     """
     kind = learner().with_estimates([estimate(name, epsilon="1/2", min_length=SECOND)])
     findings = Findings(kind, samples=1000, longest=16)
-    assert [*findings.of_streams(), *findings.of_lone_slots(), *findings.of_samples()] == []
+    for layer in ("streams", "lone slots", "samples"):
+        assert list(LAYERS[layer](findings)) == []
     assert findings.charged == Fraction(3, 2)
     assert 1 - 1e-9 < findings.worst <= 1.5 + 1e-9
 

@@ -168,7 +168,7 @@ def test_are_rows_told_apart_though_their_numbers_are_equal() -> None:
 
 def test_a_learner_that_promises_nothing_is_called_that() -> None:
     learner = learner_of({"recipe": "follow_the_leader"}, actions=TWO)
-    audit = audit_kind(learner, samples=1000, longest=32, memo=MEMO)
+    audit = audit_kind(learner, samples=1000, longest=64, memo=MEMO)
     assert (audit.verdict, audit.charged, audit.configured) == ("not private", None, "∞")
 
 
@@ -176,10 +176,10 @@ def test_a_learner_of_many_actions_is_audited_with_three() -> None:
     """Its recipe is run again: the naive learner's rate depends on K."""
     names = [f"a{i}" for i in range(9)]
     naive = learner_of({"recipe": "naive_noisy_leader", "epsilon": "1"}, actions=names)
-    audit = audit_kind(naive, samples=2000, longest=32, memo=MEMO)
+    audit = audit_kind(naive, samples=2000, longest=64, memo=MEMO)
     assert (audit.actions, audit.verdict) == (3, "holds")
     handmade = replace(incumbent(), name="leader", actions=tuple(names))
-    assert audit_kind(handmade, samples=2000, longest=32, memo=MEMO).actions == 3
+    assert audit_kind(handmade, samples=2000, longest=64, memo=MEMO).actions == 3
 
 
 def test_a_rate_that_is_wrong_for_many_actions_only_is_caught() -> None:
@@ -187,7 +187,7 @@ def test_a_rate_that_is_wrong_for_many_actions_only_is_caught() -> None:
     names = [f"a{i}" for i in range(9)]
     for recipe in ({"recipe": "incumbent_leader"}, {"recipe": "noisy_leader", "noise": "laplace"}):
         good = learner_of({**recipe, "epsilon": "1"}, actions=names)
-        assert audit_kind(good, samples=1000, longest=32, memo=MEMO).passed
+        assert audit_kind(good, samples=1000, longest=64, memo=MEMO).passed
         rate = good.choose.rate * 2
         wrong = replace(good, choose=type(good.choose)(rate))  # type: ignore[call-arg]
         assert sweep_wide(good) <= 1 + TOLERANCE
@@ -206,7 +206,7 @@ def test_a_recipe_that_is_wrong_for_many_actions_only_fails_the_audit(
     monkeypatch.setattr(naive_noisy_leader, "naive_laplace_rate", for_three)
     names = [f"a{i}" for i in range(9)]
     learner = learner_of({"recipe": "naive_noisy_leader", "epsilon": "1"}, actions=names)
-    audit = audit_kind(learner, samples=1000, longest=32, memo=MEMO)
+    audit = audit_kind(learner, samples=1000, longest=64, memo=MEMO)
     assert any(failure.startswith("9 actions: log-ratio") for failure in audit.failures)
     assert all("actions" in failure or "thousands" in failure for failure in audit.failures)
 
@@ -232,7 +232,7 @@ def test_every_wrong_calibration_is_caught(name: str, actions: int, resample: st
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_calibration_fails_the_audit(name: str) -> None:
-    audit = audit_kind(leader(WRONG[name](Fraction(1))), samples=1000, longest=32, memo=MEMO)
+    audit = audit_kind(leader(WRONG[name](Fraction(1))), samples=1000, longest=64, memo=MEMO)
     assert (audit.verdict, audit.passed) == ("FAILS", False)
     assert any("log-ratio" in failure for failure in audit.failures)
 
