@@ -38,6 +38,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, partial
 from itertools import count, pairwise, zip_longest
+from math import ceil, inf
 from typing import Any, Protocol
 
 import numpy as np
@@ -112,7 +113,7 @@ def play(kind: Kind, size: int, fill: Fill, bits: DealtBits) -> Iterator[Step]:
     opening = kind.opening(size, partial(bits, rows=rows, block=0))
     public |= evidence.opened(opening)
     for block in count():
-        came, lengths = rows, np.repeat(kind.schedule.lengths(np.array([block])), len(rows))
+        came, lengths = rows, np.full(len(rows), kind.schedule.length_before(block + 1))
         in_force = evidence.in_force(public, lengths)
         ended, private = fill(block, rows, in_force)
         if len(ended) < len(rows):
@@ -434,24 +435,19 @@ class LossPaths:
     def drawn(
         cls,
         courses: Courses,
-        kinds: Sequence[Kind],
+        looking: Sequence[tuple[Kind, int]],
         bits: RunBits,
         *,
-        stops: Sequence[int],
         horizon: int,
         seed: Any,
     ) -> LossPaths:
         """Sums between the cuts of these kinds, each up to a slot of its own, added up."""
-        drawing = [
-            (kind.schedule, stop)
-            for kind, stop in zip(kinds, stops, strict=True)
-            if "window" in _columns(kind)
-        ]
+        drawing = [(kind.schedule, stop) for kind, stop in looking if "window" in _columns(kind)]
         windows = {
             schedule: _windows(schedule, bits, stop)
             for schedule, stop in sorted(drawing, key=lambda of: of[1])
         }
-        fixed = np.tile(shared_cuts(courses.worlds, kinds, stops, horizon), (len(bits), 1))
+        fixed = np.tile(shared_cuts(courses.worlds, looking, horizon), (len(bits), 1))
         cuts = np.sort(np.concatenate([fixed, *windows.values()], axis=1), axis=1)
         before = np.concatenate([np.zeros_like(cuts[:, :1]), cuts[:, :-1]], axis=1)
         sums = np.empty((*cuts.shape, courses.worlds[0].actions), dtype=np.int64)
@@ -494,13 +490,11 @@ class LossPaths:
         return fill
 
 
-def shared_cuts(
-    worlds: Sequence[World], kinds: Sequence[Kind], stops: Sequence[int], horizon: int
-) -> Ints:
+def shared_cuts(worlds: Sequence[World], looking: Sequence[tuple[Kind, int]], horizon: int) -> Ints:
     """The slots where sums are always needed: the ends of blocks and of phases."""
-    cuts = [_whole(kind.schedule, stop) for kind, stop in zip(kinds, stops, strict=True)]
+    cuts = [_whole(kind.schedule, stop) for kind, stop in looking]
     cuts += [world.starts(horizon) for world in worlds]
-    every, last = np.unique(np.concatenate(cuts)), max(stops)
+    every, last = np.unique(np.concatenate(cuts)), max(stop for _, stop in looking)
     return np.append(every[every < last], last)
 
 
@@ -652,9 +646,9 @@ def walks(
 ) -> list[Walk]:
     """Play many runs of some kinds in one world, as many at once as fit in memory.
 
-    Where nothing changes, nearly all of a long run's blocks come when what is in force is settled.
-    So at first an eighth of the runs is played to the horizon. The others are played as far only
-    while the tail of those adds more than `_ADDED` to the variance of a kind's mean regret.
+    Where nothing changes, nearly all blocks of a long run of votes come when the action in force is
+    settled. So at first an eighth of the runs is played to the horizon. These say how many must be,
+    so that the tails of all others add no more than `_ADDED` to the variance of the mean regret.
 
     Of several worlds with as many actions, each run is in the next one. `number` tells worlds apart
     that are played under one seed. With `delay` the loss of a shown action is known this many slots
@@ -664,21 +658,22 @@ def walks(
     looks_back = [this_block] * (len(kinds) - len(firsts)) + list(firsts)
     worlds = [world] if isinstance(world, World) else world
     played = [_Tally(kind, worlds, horizon) for kind in kinds]
-    done = 0
-    parts = (1, 2, 4, _TRIED) if any(tally.has_tail for tally in played) else (_TRIED,)
-    for first, last in pairwise(sorted({0, *(runs * part // _TRIED for part in parts)})):
+    first = 0
+    while first < runs:
+        needed = (tally.needed(runs) for tally in played)
+        more = [whole for whole in needed if first < whole < runs]
+        last = min(runs, max(2 * first, ceil(min(more)))) if more else runs
         stops = [tally.stop(runs) for tally in played]
+        looking = [of for of in zip(kinds, stops, strict=True) if sees_all_losses(of[0])]
+        cuts = len(shared_cuts(worlds, looking, horizon)) if looking else 0
+        at_once = max(1, _VALUES // (max(FEWEST_AT_ONCE, cuts) * worlds[0].actions))
         while first < last:
-            at_once = _at_once(worlds, kinds, stops, horizon)
             which = range(first, min(first + at_once, last))
             bits = RunBits.of(seed, which, number=number)
             courses = Courses(worlds, np.array(which) % len(worlds))
             origin, paths = (seed, number, first), None
-            if seeing := [of for of in zip(kinds, stops, strict=True) if sees_all_losses(of[0])]:
-                whole, until = zip(*seeing, strict=True)
-                paths = LossPaths.drawn(
-                    courses, whole, bits, stops=until, horizon=horizon, seed=origin
-                )
+            if looking:
+                paths = LossPaths.drawn(courses, looking, bits, horizon=horizon, seed=origin)
             playing = []
             for kind, stop, first_block in zip(kinds, stops, looks_back, strict=True):
                 if paths is not None and sees_all_losses(kind):
@@ -688,27 +683,13 @@ def walks(
                     generator = default_rng(origin)
                     fill = Shows(courses, kind, horizon, stop, delay, generator)
                 playing.append(play(kind, len(bits), fill, bits))
-            for steps in zip_longest(*playing):
-                for step, tally in zip(steps, played, strict=True):
-                    if step is not None:
-                        tally.take(step, courses)
+            for at, step in side_by_side(playing):
+                played[at].take(step, courses)
             for tally in played:
                 tally.finish(len(which))
-            done += len(which) * len(kinds)
-            progress(done)
             first = which.stop
+            progress(first * len(kinds))
     return [tally.walk() for tally in played]
-
-
-def _at_once(
-    worlds: Sequence[World], kinds: Sequence[Kind], stops: Sequence[int], horizon: int
-) -> int:
-    """How many runs fit in memory."""
-    cuts = 0
-    if seeing := [of for of in zip(kinds, stops, strict=True) if sees_all_losses(of[0])]:
-        whole, until = zip(*seeing, strict=True)
-        cuts = len(shared_cuts(worlds, whole, until, horizon))
-    return max(1, _VALUES // (max(FEWEST_AT_ONCE, cuts) * worlds[0].actions))
 
 
 class _Tally:
@@ -723,7 +704,8 @@ class _Tally:
         ]
         blocks, actions = len(ends) - 1, worlds[0].actions
         self._head = kind.schedule.block_of(horizon // _HEAD + 1) + 1
-        if blocks - self._head < _FEW_BLOCKS or any(world.later for world in worlds):
+        few, changes = blocks - self._head < _FEW_BLOCKS, any(world.later for world in worlds)
+        if few or changes or not sees_all_losses(kind):  # a policy's tail varies more than its head
             self._head = blocks  # all runs are played to the horizon
         self._shares = np.zeros((blocks, actions)) if blocks * actions <= _MOST_SHARES else None
         self._found: list[list[Floats]] = []  # cost and best of some runs, by block
@@ -732,23 +714,23 @@ class _Tally:
         self._runs = self._whole = 0
         self._released: list[Ints] = []
 
-    @property
-    def has_tail(self) -> bool:
-        """Whether some runs may be played in part."""
-        return bool(self._head < self._of_blocks[0].shape[1])
+    def needed(self, runs: int) -> float:
+        """How many of so many runs must be played to the horizon, as far as is known."""
+        if self._head == self._of_blocks[0].shape[1]:
+            return inf
+        if self._whole < self._runs:  # they were enough
+            return self._whole
+        if self._whole < _FEWEST_WHOLE:
+            return max(_FEWEST_WHOLE, runs / _TRIED)
+        head, tail = (
+            np.concatenate([costs.sum(axis=0) for costs, _ in parts])
+            for parts in (self._heads, self._tails)
+        )
+        return float(tail.var() * runs / max(_ADDED * (head + tail).var(), 1e-300))
 
     def stop(self, runs: int) -> int:
         """The last slot that the next ones of so many runs are played to."""
-        if self._whole == self._runs:
-            if self._whole < _FEWEST_WHOLE or not self._tails:
-                return self._horizon
-            head, tail = (
-                np.concatenate([costs.sum(axis=0) for costs, _ in parts])
-                for parts in (self._heads, self._tails)
-            )
-            if tail.var() / self._whole > _ADDED * (head + tail).var() / runs:
-                return self._horizon
-        return self._horizon // _HEAD
+        return self._horizon if self._whole < self.needed(runs) else self._horizon // _HEAD
 
     def take(self, step: Step, courses: Courses) -> None:
         """Take the next block of some runs."""

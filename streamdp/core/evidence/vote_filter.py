@@ -114,7 +114,8 @@ class VoteFilter:
         in_force, remembered = votes.copy(), standing.remembered.copy()
         known = remembered[:, _LATEST] > 0
         new, going = np.flatnonzero(kept & ~known), np.flatnonzero(kept & known)
-        remembered[new] = self._begun(votes[new])
+        if len(new):
+            remembered[new] = self._begun(votes[new])
         in_force[going], remembered[going] = self._weighed(
             remembered[going], standing.in_force[going], votes[going]
         )
