@@ -83,13 +83,7 @@ def check_format(format_: Format, *, examples: int = 100) -> None:
         _check_named(format_, format_.feedback)
     _check_shapes(format_, [])
     _check_shapes(format_, [*HOSTILE, *_LARGE])
-    for check in (
-        _check_any_bytes,
-        _check_slots_by_length,
-        _check_alone,
-        _check_round_trip,
-        _check_bad_row,
-    ):
+    for check in (_check_any_bytes, _check_round_trip, _check_bad_row):
         run = settings(
             max_examples=examples,
             derandomize=True,
@@ -101,12 +95,18 @@ def check_format(format_: Format, *, examples: int = 100) -> None:
 
 
 def _check_any_bytes(format_: Format, run: settings) -> None:
-    """Rule 2: for any bytes, no exception, and arrays of the right shape and type."""
+    """Rules 1 to 4, for any bytes: slots, no exception, and each record alike alone and among
+    others.
+    """
+    good = _encoded(format_, np.zeros((1, _width(format_)), dtype=np.float32))
+    _must_be_as_alone(format_, [value for bad in HOSTILE for value in (good, bad)])
 
     @run
-    @given(batches(format_))
-    def holds(values: list[Value]) -> None:
+    @given(batches(format_), st.binary(min_size=1, max_size=8))
+    def holds(values: list[Value], filler: bytes) -> None:
         _check_shapes(format_, values)
+        _check_slots_by_length(format_, values, filler)
+        _must_be_as_alone(format_, values)
 
     holds()
 
@@ -186,33 +186,13 @@ def _check_named(format_: Format, feedback: Feedback) -> None:
     _must(named(good) == list(arms), "a named action comes back")
 
 
-def _check_slots_by_length(format_: Format, run: settings) -> None:
-    """Rule 1: slots are a function of the encoded length alone, and `slots` says which."""
-
-    @run
-    @given(batches(format_), st.binary(min_size=1, max_size=8))
-    def holds(values: list[Value], filler: bytes) -> None:
-        others = [_filled(value, filler) for value in values]
-        lengths = np.array([len(value or b"") for value in values], dtype=np.int64)
-        expected = format_.slots(lengths)
-        for batch in (values, others):
-            slots = _decoded(format_, batch)[0].slots
-            _must(np.array_equal(slots, expected), "slots depend on the encoded length alone")
-
-    holds()
-
-
-def _check_alone(format_: Format, run: settings) -> None:
-    """Rules 3 and 4: a record is decoded alike alone and among others."""
-    good = _encoded(format_, np.zeros((1, _width(format_)), dtype=np.float32))
-    _must_be_as_alone(format_, [value for bad in HOSTILE for value in (good, bad)])
-
-    @run
-    @given(batches(format_))
-    def holds(values: list[Value]) -> None:
-        _must_be_as_alone(format_, values)
-
-    holds()
+def _check_slots_by_length(format_: Format, values: list[Value], filler: bytes) -> None:
+    """Slots are a function of the encoded length alone, and `slots` says which."""
+    lengths = np.array([len(value or b"") for value in values], dtype=np.int64)
+    expected = format_.slots(lengths)
+    for batch in (values, [_filled(value, filler) for value in values]):
+        slots = _decoded(format_, batch)[0].slots
+        _must(np.array_equal(slots, expected), "slots depend on the encoded length alone")
 
 
 def _must_be_as_alone(format_: Format, values: Sequence[Value]) -> None:
