@@ -128,6 +128,7 @@ def everybody(of: Logs, run: int, half: int) -> list[Found]:
 Setting = Callable[[Logs, int, int], list[Found]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("played", ["header", "value"])
 @pytest.mark.parametrize("setting", [newest, picked, everybody])
 def test_intervals_hold_as_often_as_they_say(setting: Setting, played: str) -> None:
@@ -152,6 +153,7 @@ def test_intervals_hold_as_often_as_they_say(setting: Setting, played: str) -> N
     assert abs(off) < 0.2 * widths
 
 
+@pytest.mark.slow
 def test_the_best_actions_by_each_field_hold_all_at_once() -> None:
     """Rewards, and what they are more than was shown in the same blocks."""
     of, held = logs(), np.zeros(2)
@@ -172,9 +174,9 @@ def test_the_best_actions_by_each_field_hold_all_at_once() -> None:
                 right[1] &= lift.low <= more <= lift.high
         held += right
     assert (held >= least(RUNS)).all(), held
-    assert forward(tables.until(1), {0: of.policies[0, 0]}, TWO) is None
 
 
+@pytest.mark.slow
 def test_a_rule_looks_better_on_the_blocks_that_it_was_chosen_by() -> None:
     """What `since` is for: on its own blocks the same rule's interval misses in a tenth or more."""
     of, held = logs(), 0
@@ -211,6 +213,8 @@ def test_without_contexts_a_policy_is_valued_beside_one_action_for_everybody() -
     assert found is not None
     assert list(found.best) == ["everybody"]
     assert found.since == 4
+    assert forward(of.until(1), {0: np.array([[0.5, 0.5]])}, None) is None
+    assert of.best().tolist() == [[1.0, 0.0]]
 
 
 def test_nothing_known_is_said_to_be_unknown() -> None:

@@ -101,6 +101,7 @@ def test_deviations_count_less_among_more_than_six_arms(arms: int, spread: str) 
     assert given.rule.parameters()["spread"] == dict(given.options)["spread"] == "1"
 
 
+@pytest.mark.slow
 def test_many_arms_lose_less_than_by_their_chances_of_being_the_best() -> None:
     """Twenty arms with rates of .01 ± .003, in 60 worlds with one jump each: .79 ± .02 × as much.
 

@@ -192,6 +192,15 @@ def test_a_uniform_integer_is_the_floor_of_n_times_v(
         assert (n * known) >> 128 <= value <= (n * (known + 1) - 1) >> 128
 
 
+@pytest.mark.parametrize(("further", "integer"), [(0, 0), (2**64 - 1, 1)])
+def test_a_word_that_leaves_a_uniform_integer_open_is_not_the_last(
+    further: int, integer: int
+) -> None:
+    """One third, as far as 64 digits say."""
+    third = Scripted([[(2**64 - 1) // 3]], further)
+    assert uniform_integers(third, np.array([3])).tolist() == [integer]
+
+
 @pytest.mark.parametrize("n", [1, 2, 7, 1 << 32, (1 << 32) + 1, 3 << 60])
 def test_extreme_words_stay_in_range(n: int) -> None:
     ends = Scripted([[0], [2**64 - 1]], 0, 2**64 - 1)

@@ -88,7 +88,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], None]]:
     recipes.offered.cache_clear()
     for sort in recipes.Recipes.sorts:
         for name in [name for name, made in sort.made.items() if made.__module__ in OF_TESTS]:
-            del sort.made[name]
+            del sort[name]
     for module in OF_TESTS:
         sys.modules.pop(module, None)
 
