@@ -68,19 +68,12 @@ def by_the_long_way(monkeypatch: pytest.MonkeyPatch, fold: Callable[[], Seen]) -
 def test_is_a_slot_alone_what_it_is_by_the_long_way(
     learner: sd.Leader, log: Batch, estimating: bool, every: int
 ) -> None:
-    """Releases, charges, saved rows and low-water marks: equal."""
+    """Releases, charges, saved rows and low-water marks: equal.
+
+    Which slots are laid out alone follows from public numbers: those that begin no row and end no
+    block, by key, slot number and schedule alone.
+    """
     estimates = ESTIMATES if estimating else []
-    with pytest.MonkeyPatch.context() as patch:
-        long = by_the_long_way(patch, lambda: alone(learner, log, estimates, every))
-    assert alone(learner, log, estimates, every) == long
-
-
-@pytest.mark.slow
-@given(learners(), logs())
-def test_which_slots_are_laid_out_alone_follows_from_public_numbers(
-    learner: sd.Leader, log: Batch
-) -> None:
-    """Those that begin no row and end no block: by key, slot number and schedule alone."""
     taken: list[bool] = []
 
     def watched(self: Alone, batch: Batch) -> BatchSlots | None:
@@ -89,10 +82,9 @@ def test_which_slots_are_laid_out_alone_follows_from_public_numbers(
         return slots
 
     with pytest.MonkeyPatch.context() as patch:
+        long = by_the_long_way(patch, lambda: alone(learner, log, estimates, every))
         patch.setattr(Alone, "lay_out", watched)
-        machine = engine(learner, [])
-        for batch in cut(log, range(len(log.offsets))):
-            machine.apply_batch(batch)
+        assert alone(learner, log, estimates, every) == long
     slots: dict[int, int] = {}
     expected = []
     for key in log.index.tolist():

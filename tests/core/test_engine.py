@@ -43,31 +43,33 @@ def engine(learner: sd.Leader, *, seed: int = 7, limit: int = 1000, **options: o
 def test_does_the_cut_into_batches_change_anything(
     learner: sd.Leader, log: Batch, places: list[int], limit: int
 ) -> None:
-    """Whole, cut anywhere, or slot by slot: the same releases, charges, saves and position."""
+    """Whole, cut anywhere, slot by slot, or by `apply`, which takes Python lists: the same
+    releases, charges, saves and position."""
     seen = []
-    for batches in ([log], cut(log, places), cut(log, range(len(log.offsets)))):
+    for batches in ([log], cut(log, places), cut(log, range(len(log.offsets))), None):
         machine = engine(learner, limit=limit, estimates=[REGRET])
-        releases = [release for batch in batches for release in machine.apply_batch(batch)]
-        seen.append(
-            (releases, list(machine.ledger.export()), machine.save(), machine.slots_refused)
-        )
-    assert seen[0] == seen[1] == seen[2]
+        if batches is None:
+            columns = (log.index, log.content["losses"], log.offsets)
+            slots = zip(*(of.tolist() for of in columns), strict=True)
+            parts = [machine.apply(log.keys[key], row, offset=at) for key, row, at in slots]
+        else:
+            parts = [machine.apply_batch(batch) for batch in batches]
+        releases = [release for part in parts for release in part]
+        state = (machine.position, machine.slots_refused)
+        seen.append((releases, list(machine.ledger.export()), machine.save(), state))
+    assert seen[0] == seen[1] == seen[2] == seen[3]
 
 
-@pytest.mark.slow
-@given(learners(), logs())
-def test_is_apply_the_same_as_a_batch_of_one(learner: sd.Leader, log: Batch) -> None:
-    """`apply` takes Python lists; what it releases is what a batch releases."""
-    one, many = engine(learner), engine(learner)
-    folded = [
-        release
-        for key, losses, offset in zip(
-            log.index.tolist(), log.content["losses"].tolist(), log.offsets.tolist(), strict=True
-        )
-        for release in one.apply(log.keys[key], losses, offset=offset)
-    ]
-    assert folded == list(many.apply_batch(log))
-    assert one.save() == many.save()
+def test_is_a_batch_of_one_key_resampled_slot_by_slot() -> None:
+    learner = sd.noisy_leader(
+        actions=ACTIONS, epsilon="1", noise="gumbel", resample="bernoulli", schedule="capped 9"
+    )
+    losses = np.random.default_rng(1).random((20, 3)).astype(np.float32)
+    log = loss_batch([b"fr"], np.zeros(20, dtype=np.int64), losses, np.arange(20))
+    whole, alone = engine(learner), engine(learner)
+    released = list(whole.apply_batch(log))
+    assert released == [of for batch in cut(log, range(20)) for of in alone.apply_batch(batch)]
+    assert whole.save() == alone.save()
 
 
 @given(logs())

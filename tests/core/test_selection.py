@@ -36,6 +36,7 @@ Ours = Exponential | PermuteAndFlip | NoisyMaxLaplace
 KINDS: tuple[type[Ours], ...] = (Exponential, PermuteAndFlip, NoisyMaxLaplace)
 every_kind = pytest.mark.parametrize("kind", KINDS)
 HALF = Fraction(1, 2)
+DRAWS = 40_000
 
 
 def draws(rows: int, *, seed: int = 1) -> Bits:
@@ -57,7 +58,7 @@ def fresh(rows: int) -> Bits:
 def test_what_ships_passes_the_kit(kind: type[Ours], rate: Fraction) -> None:
     """Law, price, χ² of 40,000 draws at K = 2, 5, 50 near, far and with priors, coarse words, exact
     path. A false alarm: at most 10⁻⁶ for each mechanism and rate; the seed is fixed."""
-    check_selection(kind(rate), draws=40_000 if rate == HALF else 10_000)
+    check_selection(kind(rate), draws=DRAWS if rate == HALF else 10_000)
 
 
 @dataclass(frozen=True)
@@ -164,8 +165,9 @@ class Rotated(Broken):
     ],
 )
 def test_the_kit_refuses_what_is_broken(broken: Broken, promise: str) -> None:
+    """By no more draws than what ships passes with."""
     with pytest.raises(AssertionError, match=promise):
-        check_selection(broken)
+        check_selection(broken, draws=DRAWS)
 
 
 @pytest.mark.slow
@@ -307,6 +309,15 @@ def test_floats_and_decimals_name_the_same_winner(kind: type[Ours], data: st.Dat
     table = np.array(sums, np.int64)
     fast = mechanism.select(table, bits, prior)
     assert np.array_equal(fast, mechanism.select_exactly(table, bits, prior))
+
+
+@every_kind
+def test_a_prior_counts_where_floats_leave_a_draw_open(kind: type[Ours]) -> None:
+    mechanism, prior = kind(HALF), Prior.incumbent(np.zeros(20, np.int64), Fraction(1))
+    table, bits = np.zeros((20, 3), np.int64), CoarseBits(draws(20), width=2)
+    winners = mechanism.select(table, bits, prior)
+    assert np.array_equal(winners, mechanism.select_exactly(table, bits, prior))
+    assert not np.array_equal(winners, mechanism.select(table, bits))
 
 
 @st.composite
