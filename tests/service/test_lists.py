@@ -228,10 +228,15 @@ class Site:
         return replace(self, ledger=records[0], actions=records[1])
 
 
+@cache
+def told(seed: int) -> Life:
+    return Life(random.Random(seed)).tell()
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_policies_follow_each_list_from_its_position_through_any_crash(seed: int) -> None:
     """Judge, fold of the input under the ledger's lists, and `verify`: none finds anything."""
-    life = Life(random.Random(seed)).tell()
+    life = told(seed)
     assert life.crashes > 5
     assert len(life.lists) > 3
     assert life.wrong() == []
@@ -286,7 +291,7 @@ def test_what_contexts_carry_over_follows_from_lists(played: str) -> None:
 
 
 def test_a_paused_action_has_no_part_of_any_policy_after_the_position() -> None:
-    life = Life(random.Random(3)).tell()
+    life = told(3)
     lists = {of.list_ordinal: of for of in life.lists}
     compared = 0
     for record in life.store.actions:
@@ -384,7 +389,8 @@ Lines = list[dict[str, Any]]
 
 @cache
 def honest() -> Site:
-    return Life(random.Random(3)).tell().site()
+    """What `verify` finds nothing wrong with."""
+    return told(3).site()
 
 
 def first_list(ledger: Lines) -> dict[str, Any]:
@@ -462,7 +468,6 @@ FORGERIES: dict[Callable[[Lines, Lines], None], str] = {
 
 @pytest.mark.parametrize("forgery", FORGERIES, ids=lambda forgery: forgery.__name__)
 def test_verify_finds_a_forged_list(forgery: Callable[[Lines, Lines], None]) -> None:
-    assert honest().violations() == []
     found = honest().forged(forgery).violations()
     assert any(FORGERIES[forgery] in what for what in found), found
 

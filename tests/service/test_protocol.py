@@ -182,15 +182,15 @@ OTHERS = [
 
 def test_rows_are_told_apart_in_pieces_as_one_by_one() -> None:
     """Those whose keys are written plainly are put together; whatever else is there stays so."""
-    chance, by_another_way = random.Random(5), 0
+    of, chance, by_another_way = spec(), random.Random(5), 0
     for _ in range(300):
         places = chance.choices(PLAIN, k=chance.randrange(1, 9))
         for _ in range(chance.choice([0, 0, 1, 3])):
             places.insert(chance.randrange(len(places) + 1), chance.choice(OTHERS))
-        log: list[tuple[bytes, Value]] = [(of, b"-" * at) for at, of in enumerate(places)]
+        log: list[tuple[bytes, Value]] = [(name, b"-" * at) for at, name in enumerate(places)]
         if chance.random() < 0.3:
             log[chance.randrange(len(log))] = (chance.choice(PLAIN), None)
-        entries, alone = SavedEntries(spec(), HOME), SavedEntries(spec(), HOME)
+        entries, alone = SavedEntries(of, HOME), SavedEntries(of, HOME)
         places, values = list[bytes](), list[Value]()
         for place, value in log:
             places.append(place)
@@ -199,10 +199,12 @@ def test_rows_are_told_apart_in_pieces_as_one_by_one() -> None:
                 alone._enter_others(alone._put_rows([place], [value]))
             else:
                 alone.enter([place], [value])
-        by_another_way += not SavedEntries(spec(), HOME)._put_plain(places, values)
+        by_another_way += not SavedEntries(of, HOME)._put_plain(places, values)
         entries.enter(places, values)
         assert dict(entries) == dict(alone)
-        told = [{key: str(of) for key, of in some.rows._wrong.items()} for some in (entries, alone)]
+        told = [
+            {key: str(why) for key, why in some.rows._wrong.items()} for some in (entries, alone)
+        ]
         assert told[0] == told[1]
     assert 100 < by_another_way < 250
 

@@ -145,6 +145,16 @@ class RoomyLife(Life):
                 names = tuple(name for name in self.lists[at].actions if name != SPARE)
 
 
+@cache
+def lived(seed: int, contexts: bool, played: str) -> Life:
+    return RoomyLife(random.Random(seed), roomy(contexts, played)).tell()
+
+
+def told(contexts: bool, played: str = "header") -> Life:
+    """A life that nothing was wrong with."""
+    return lived(1 if contexts else 3, contexts, played)
+
+
 SEEDS = range(6)
 
 
@@ -159,7 +169,7 @@ def test_new_names_are_known_from_their_position_through_any_crash(
     seed: int, contexts: bool, played: str
 ) -> None:
     """Judge, fold of the input under the ledger's lists, and `verify`: none finds anything."""
-    life = RoomyLife(random.Random(seed), roomy(contexts, played)).tell()
+    life = lived(seed, contexts, played)
     assert life.crashes > 5
     assert life.wrong() == []
     named = [of.actions for of in life.lists]
@@ -201,7 +211,7 @@ def test_a_column_without_a_name_has_no_part_and_no_show() -> None:
 @pytest.mark.parametrize("contexts", [False, True])
 def test_where_counts_are_noisy_a_column_without_a_name_has_no_numbers(contexts: bool) -> None:
     """A ledger has zeros of it; and of each that has a name noise, from that block on."""
-    life = RoomyLife(random.Random(3), roomy(contexts, "value")).tell()
+    life = lived(3, contexts, "value")
     lists, columns = {of.list_ordinal: of for of in life.lists}, len(ACTIONS) + len(NEW)
     seen = set()
     for record in life.store.ledger:
@@ -331,12 +341,6 @@ def test_a_broken_naming_is_caught(
 
 
 @cache
-def told(contexts: bool, played: str = "header") -> Life:
-    """A life that nothing was wrong with."""
-    return RoomyLife(random.Random(1 if contexts else 3), roomy(contexts, played)).tell()
-
-
-@cache
 def honest(*, contexts: bool = False, played: str = "header") -> Site:
     return told(contexts, played).site()
 
@@ -371,7 +375,6 @@ FORGERIES: dict[Callable[[Lines, Lines], None], str] = {
 
 @pytest.mark.parametrize("forgery", FORGERIES, ids=lambda forgery: forgery.__name__)
 def test_verify_finds_forged_names(forgery: Callable[[Lines, Lines], None]) -> None:
-    assert honest().violations() == []
     assert first_list([json.loads(of.value) for of in honest().ledger])
     found = honest().forged(forgery).violations()
     assert any(FORGERIES[forgery] in what for what in found), found
@@ -386,7 +389,7 @@ def puts_noise_into_a_spare_column(ledger: Lines, actions: Lines) -> None:
 
 @pytest.mark.parametrize("contexts", [False, True])
 def test_verify_finds_numbers_of_a_column_without_a_name(contexts: bool) -> None:
-    site = RoomyLife(random.Random(3), roomy(contexts, "value")).tell().site()
+    site = lived(3, contexts, "value").site()
     assert site.violations() == []
     found = site.forged(puts_noise_into_a_spare_column).violations()
     assert any("numbers of a column that has no name" in what for what in found), found
