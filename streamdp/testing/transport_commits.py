@@ -19,7 +19,7 @@ from streamdp.testing.transport_room import (
     fold,
     interrupt,
     numbered,
-    rows,
+    records,
     step,
 )
 
@@ -217,8 +217,7 @@ async def streams_apart(room: Room) -> None:
     """Two streams on one input share its records and nothing else."""
     other = StreamTopics(app=room.topics.app, stream="other", input=room.topics.input)
     await room.create()
-    administrator = room.technology.administrator()
-    room.opened.append(administrator.close)
+    administrator = room.administrator()
     await administrator.create([other], partitions=1)
     worker = await room.worker("lone", streams=[room.topics, other])
     await worker.until(lambda heard: len(heard.assigned_now) == 2)
@@ -228,7 +227,7 @@ async def streams_apart(room: Room) -> None:
         worker.transport.resume(partition, 0)
     came = await worker.collect(40)
     for stream in ("home", "other"):
-        own = [row[1:] for row in rows(b for b in came if b.partition.stream == stream)]
+        own = records(b for b in came if b.partition.stream == stream)
         room.expect(f"records of {stream}", expected=numbered(20), got=own)
     await worker.transport.commit(room.at(), step(1))
     partition = next(p for p in worker.heard.assigned_now if p.stream == "other")

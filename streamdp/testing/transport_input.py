@@ -7,8 +7,18 @@ from dataclasses import replace
 from itertools import pairwise
 
 from streamdp.core.errors import InvalidConfig
-from streamdp.ports import Commit, Headers, Key, Partition, Records, Transport, Value
-from streamdp.testing.transport_room import BOUNDED, Heard, Room, flatten, interrupt, numbered, rows
+from streamdp.ports import Commit, Headers, Key, Value
+from streamdp.testing.transport_room import (
+    BOUNDED,
+    Heard,
+    Room,
+    flatten,
+    headers_of,
+    interrupt,
+    numbered,
+    records,
+    rows,
+)
 
 ODD: list[tuple[Key, Value]] = [
     (b"key", b"value"),
@@ -72,12 +82,10 @@ async def delivers_once_in_order(room: Room) -> None:
     worker = await room.lone_worker()
     await room.send(ODD, partition=0)
     await room.send(numbered(700), partition=0)
-    taken = await worker.transport.take(room.at())
-    worker.transport.resume(room.at(), taken.first_offset)
+    taken = await worker.begin(room.at())
     batches = await worker.collect(len(ODD) + 700)
-    came = rows(batches)
-    room.expect("records", expected=ODD + numbered(700), got=[row[1:] for row in came])
-    offsets = [row[0] for row in came]
+    room.expect("records", expected=ODD + numbered(700), got=records(batches))
+    offsets = [row[0] for row in rows(batches)]
     room.expect("rising offsets", expected=sorted(set(offsets)), got=offsets)
     spans = [taken.first_offset, *(batch.next_offset for batch in batches[:-1])]
     room.expect(
@@ -101,13 +109,12 @@ async def brings_headers(room: Room) -> None:
     sent = [list(headers) for headers in (*HEADERS, ())]
     worker = await room.worker("asks", streams=[asking])
     await worker.until(lambda heard: bool(heard.assigned_now))
-    taken = await worker.transport.take(room.at())
-    worker.transport.resume(room.at(), taken.first_offset)
+    taken = await worker.begin(room.at())
     polled = await worker.collect(len(sent))
     ends = taken.first_offset, taken.end_offset
     read = [batch async for batch in worker.transport.read(room.at(), *ends)]
     for way, batches in (("polled", polled), ("read", read)):
-        room.expect(f"headers {way}", expected=sent, got=_headers(batches))
+        room.expect(f"headers {way}", expected=sent, got=headers_of(batches))
         stamps = [stamp for batch in batches for stamp in batch.timestamps]
         room.expect(f"timestamps {way}", expected=len(sent), got=len(stamps))
         falling = [pair for pair in pairwise(stamps) if pair[0] > pair[1]]
@@ -118,15 +125,10 @@ async def spares_headers(room: Room) -> None:
     """A stream that does not ask gets none: they cost time."""
     worker = await room.lone_worker()
     await room.send(numbered(len(HEADERS)), headers=HEADERS, partition=0)
-    taken = await worker.transport.take(room.at())
-    worker.transport.resume(room.at(), taken.first_offset)
+    await worker.begin(room.at())
     batches = await worker.collect(len(HEADERS))
-    room.expect("headers", expected=[], got=_headers(batches))
+    room.expect("headers", expected=[], got=headers_of(batches))
     room.expect("timestamps", expected=[], got=[s for b in batches for s in b.timestamps])
-
-
-def _headers(batches: list[Records]) -> list[list[tuple[str, bytes | None]]]:
-    return [list(headers) for batch in batches for headers in batch.headers]
 
 
 async def poll_is_bounded(room: Room) -> None:
@@ -135,8 +137,7 @@ async def poll_is_bounded(room: Room) -> None:
     await room.send(numbered(60), partition=0)
     await room.send(numbered(60), partition=1)
     for number in range(2):
-        taken = await worker.transport.take(room.at(number))
-        worker.transport.resume(room.at(number), taken.first_offset)
+        await worker.begin(room.at(number))
     sizes: list[int] = []
     while sum(sizes) < 120:
         batches = await worker.transport.poll(max_records=25, timeout=1.0)
@@ -150,15 +151,14 @@ async def poll_is_bounded(room: Room) -> None:
 async def interrupted_poll_loses_nothing(room: Room) -> None:
     """Records that a cancelled poll may have fetched come again."""
     worker = await room.lone_worker()
-    taken = await worker.transport.take(room.at())
-    worker.transport.resume(room.at(), taken.first_offset)
+    await worker.begin(room.at())
     came: list[tuple[Key, Value]] = []
     for turns in range(30):
         await room.send(numbered(5, start=5 * turns), partition=0)
         poll = asyncio.create_task(worker.transport.poll(max_records=3, timeout=0.5))
-        came += [row[1:] for row in rows(await interrupt(poll, turns) or ())]
+        came += records(await interrupt(poll, turns) or ())
     left = 150 - len(came)
-    came += [row[1:] for row in rows(await worker.collect(left))]
+    came += records(await worker.collect(left))
     room.expect("records, whatever was cancelled", expected=numbered(150), got=came)
 
 
@@ -166,8 +166,7 @@ async def resume_and_pause(room: Room) -> None:
     """A partition can be resumed at any offset, and a paused one delivers nothing."""
     worker = await room.lone_worker()
     await room.send(numbered(50), partition=0)
-    taken = await worker.transport.take(room.at())
-    worker.transport.resume(room.at(), taken.first_offset)
+    await worker.begin(room.at())
     first = rows(await worker.collect(50))
     worker.transport.resume(room.at(), first[20][0])
     again = rows(await worker.collect(30))
@@ -177,22 +176,21 @@ async def resume_and_pause(room: Room) -> None:
     paused = await worker.transport.poll(max_records=100, timeout=0.2)
     room.expect("a paused partition", expected=0, got=sum(map(len, paused)))
     worker.transport.resume(room.at(), first[-1][0] + 1)
-    went_on = [row[1:] for row in rows(await worker.collect(5))]
+    went_on = records(await worker.collect(5))
     room.expect("after the pause", expected=numbered(5, start=50), got=went_on)
 
 
 async def pause_stops_a_waiting_poll(room: Room) -> None:
     """A pause takes effect at once, even for a poll that is under way."""
     worker = await room.lone_worker()
-    taken = await worker.transport.take(room.at())
-    worker.transport.resume(room.at(), taken.first_offset)
+    taken = await worker.begin(room.at())
     poll = asyncio.create_task(worker.transport.poll(max_records=10, timeout=0.3))
     await asyncio.sleep(0.05)  # it waits; nothing depends on how long
     worker.transport.pause(room.at())
     await room.send(numbered(5), partition=0)
     room.expect("delivered after the pause", expected=0, got=sum(map(len, await poll)))
     worker.transport.resume(room.at(), taken.first_offset)
-    came = [row[1:] for row in rows(await worker.collect(5))]
+    came = records(await worker.collect(5))
     room.expect("delivered when resumed", expected=numbered(5), got=came)
 
 
@@ -227,7 +225,7 @@ async def read_leaves_poll_alone(room: Room) -> None:
         await worker.transport.take(room.at(number))
     worker.transport.resume(room.at(0), 0)
     read = asyncio.create_task(flatten(worker.transport.read(room.at(1), 0, 1000)))
-    came = [row[1:] for row in rows(await worker.collect(30, max_records=4))]
+    came = records(await worker.collect(30, max_records=4))
     room.expect("polled", expected=numbered(30), got=came)
     room.expect("read", expected=numbered(30), got=[row[1:] for row in await read])
 
@@ -241,22 +239,16 @@ async def handover(room: Room) -> None:
         worker = await room.worker(f"worker {number}")
         await worker.until(lambda heard: bool(heard.assigned_now))
         taken = await worker.transport.take(room.at())
-        position = taken.group_offset or taken.first_offset
-        came += [row[1:] for row in await _ten(worker.transport, room, position)]
+        after = taken.group_offset or taken.first_offset
+        worker.transport.resume(room.at(), after)
+        while len(came) < 10 * (number + 1):
+            most = 10 * (number + 1) - len(came)
+            for batch in await worker.transport.poll(max_records=most, timeout=1.0):
+                came, after = came + records([batch]), batch.next_offset
+        state = [(b"at", b"%d" % after)]
+        await worker.transport.commit(room.at(), Commit(next_offset=after, state=state))
         await worker.transport.close()
     room.expect("records over four workers", expected=numbered(40), got=came)
-
-
-async def _ten(transport: Transport, room: Room, start: int) -> list[tuple[int, Key, Value]]:
-    transport.resume(room.at(), start)
-    came: list[tuple[int, Key, Value]] = []
-    after = start
-    while len(came) < 10:
-        for batch in await transport.poll(max_records=10 - len(came), timeout=1.0):
-            came += rows([batch])
-            after = batch.next_offset
-    await transport.commit(room.at(), Commit(next_offset=after, state=[(b"at", b"%d" % after)]))
-    return came
 
 
 async def share(room: Room) -> None:
@@ -266,14 +258,11 @@ async def share(room: Room) -> None:
     """
     await room.create(partitions=4)
     first, second = await room.worker("first"), await room.worker("second")
-    everything = {room.at(number) for number in range(4)}
-    while not _are_shared(first.heard.assigned_now, second.heard.assigned_now, everything):
+    everything, shared = {room.at(number) for number in range(4)}, False
+    while not shared:
         for worker in (first, second):
             await worker.transport.poll(max_records=1, timeout=0.02)
+        ones, others = first.heard.assigned_now, second.heard.assigned_now
+        shared = bool(ones and others) and ones | others == everything and not ones & others
     await second.transport.close()
     await first.until(lambda heard: heard.assigned_now == everything)
-
-
-def _are_shared(ones: set[Partition], others: set[Partition], everything: set[Partition]) -> bool:
-    """Whether each of two has some, and both together have everything once."""
-    return bool(ones and others) and ones | others == everything and not ones & others

@@ -8,23 +8,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 from streamdp.core.errors import Fenced, InvalidConfig, StateMismatch
 from streamdp.ports import (
     Commit,
-    Headers,
-    Key,
     OutputRecord,
     PairedTransport,
     Records,
     StreamTopics,
     Transport,
-    Value,
 )
 from streamdp.testing.transport_input import HEADERS
-from streamdp.testing.transport_room import Room, RoomWorker, fold, interrupt, numbered, rows
+from streamdp.testing.transport_room import (
+    Room,
+    RoomWorker,
+    fold,
+    headers_of,
+    interrupt,
+    numbered,
+    records,
+    rows,
+)
 
 _APART_SECONDS = 0.005  # between batches whose timestamps should differ; equal ones are checked too
 
@@ -32,8 +38,7 @@ _APART_SECONDS = 0.005  # between batches whose timestamps should differ; equal 
 async def mismatched(room: Room) -> None:
     """A second input or an output with another number of partitions is refused by join."""
     _pair(room)
-    administrator = room.technology.administrator()
-    room.opened.append(administrator.close)
+    administrator = room.administrator()
     await administrator.create([room.topics], partitions=1)
     double = replace(room.topics, stream="double", output=room.topics.second_input)
     joining = room.worker("lone", streams=[double])
@@ -56,18 +61,17 @@ async def read_second_input(room: Room) -> None:
     """Any range of the second input, with headers and timestamps; polling does not deliver it."""
     worker, paired = await _lone_worker(room)
     second_input = room.topics.second_input
-    await _send(room, second_input, numbered(len(HEADERS)), headers=HEADERS)
-    await _send(room, second_input, numbered(30, start=100))
+    await room.send(numbered(len(HEADERS)), headers=HEADERS, topic=second_input, partition=0)
+    await room.send(numbered(30, start=100), topic=second_input, partition=0)
     await room.send(numbered(5), partition=0)
     taken = await paired.take(room.at())
     low, high = taken.second_input.first, taken.second_input.end
     batches = [batch async for batch in paired.read_second_input(room.at(), low, high)]
     every = rows(batches)
     sent = numbered(len(HEADERS)) + numbered(30, start=100)
-    room.expect("all", expected=sent, got=[row[1:] for row in every])
-    headers = [list(pairs) for batch in batches for pairs in batch.headers]
+    room.expect("all", expected=sent, got=records(batches))
     known = [list(pairs) for pairs in HEADERS] + [[]] * 30
-    room.expect("headers", expected=known, got=headers)
+    room.expect("headers", expected=known, got=headers_of(batches))
     stamps = [stamp for batch in batches for stamp in batch.timestamps]
     room.expect("timestamps", expected=len(sent), got=len(stamps))
     _expect_tiles(room, batches, low, high)
@@ -77,7 +81,7 @@ async def read_second_input(room: Room) -> None:
         room.expect(f"the range [{start},{stop})", expected=expected, got=rows(range_read))
         _expect_tiles(room, range_read, start, stop)
     worker.transport.resume(room.at(), taken.first_offset)
-    polled = [row[1:] for row in rows(await worker.collect(5))]
+    polled = records(await worker.collect(5))
     room.expect("polled", expected=numbered(5), got=polled)
     end = await paired.end_now(room.at())
     room.expect("the end of the first input", expected=taken.end_offset, got=end)
@@ -101,21 +105,17 @@ async def stop_by_time(room: Room) -> None:
     empty = await paired.stop_second_input(at, 0, timestamp=1)
     room.expect("of an empty input", expected=0, got=empty)
     for number in range(4):
-        await _send(room, second_input, numbered(3, start=3 * number))
+        await room.send(numbered(3, start=3 * number), topic=second_input, partition=0)
         await asyncio.sleep(_APART_SECONDS)
     taken = await paired.take(at)
-    batches = [
-        b
-        async for b in paired.read_second_input(
-            at, taken.second_input.first, taken.second_input.end
-        )
-    ]
+    low, high = taken.second_input.first, taken.second_input.end
+    batches = [batch async for batch in paired.read_second_input(at, low, high)]
     stamped = [pair for b in batches for pair in zip(b.offsets, b.timestamps, strict=True)]
     falling = [pair for pair in pairwise(stamped) if pair[0][1] > pair[1][1]]
     room.expect("timestamps that fall", expected=[], got=falling)
-    beyond = paired.stop_second_input(at, taken.second_input.end + 5, timestamp=1)
+    beyond = paired.stop_second_input(at, high + 5, timestamp=1)
     await room.refuses("a start beyond the end", StateMismatch, beyond)
-    for start in (taken.second_input.first, stamped[4][0]):
+    for start in (low, stamped[4][0]):
         for moment in sorted({stamp + late for _, stamp in stamped for late in (0, 1)}):
             got = await paired.stop_second_input(at, start, timestamp=moment)
             older = [offset for offset, stamp in stamped if stamp < moment and offset >= start]
@@ -142,7 +142,7 @@ async def commit_writes(room: Room) -> None:
     worker, paired = await _lone_worker(room, partitions=2)
     for number in range(2):
         await room.send(numbered(10), partition=number)
-        await _send(room, room.topics.second_input, numbered(20), partition=number)
+        await room.send(numbered(20), partition=number, topic=room.topics.second_input)
     steps = {number: [_step(number, count) for count in range(1, 4)] for number in range(2)}
     for number, commits in steps.items():
         await paired.take(room.at(number))
@@ -156,7 +156,7 @@ async def all_or_nothing(room: Room) -> None:
     """Workers that die in the middle of such a commit, at a later moment each time."""
     worker, _ = await _lone_worker(room)
     await room.send(numbered(20), partition=0)
-    await _send(room, room.topics.second_input, numbered(20))
+    await room.send(numbered(20), topic=room.topics.second_input, partition=0)
     done: list[Commit] = []
     for count in range(1, 10):
         await worker.transport.take(room.at())
@@ -173,7 +173,7 @@ async def fencing(room: Room) -> None:
     """The older owner's commits write nothing."""
     zombie, _ = await _lone_worker(room)
     await room.send(numbered(5), partition=0)
-    await _send(room, room.topics.second_input, numbered(5))
+    await room.send(numbered(5), topic=room.topics.second_input, partition=0)
     await zombie.transport.take(room.at())
     await zombie.transport.commit(room.at(), _step(0, 1))
     owner = await room.worker("owner")
@@ -207,21 +207,6 @@ def _paired(room: Room, transport: Transport) -> PairedTransport:
     return transport
 
 
-async def _send(
-    room: Room,
-    topic: str,
-    records: Sequence[tuple[Key, Value]],
-    *,
-    headers: Sequence[Headers] | None = None,
-    partition: int = 0,
-) -> None:
-    producer = room.technology.producer()
-    try:
-        await producer.send(topic, records, headers=headers, partition=partition)
-    finally:
-        await producer.close()
-
-
 def _step(number: int, count: int) -> Commit:
     """A commit that can be told from every other one."""
     mark = f"{number}/{count}".encode()
@@ -239,30 +224,15 @@ def _step(number: int, count: int) -> Commit:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Output:
-    """The records in a partition of the output."""
-
-    rows: list[tuple[Key, Value]]
-    headers: list[list[tuple[str, bytes | None]]]
-
-
-async def _output(room: Room, number: int) -> _Output:
+async def _output(room: Room, number: int) -> list[Records]:
     """Every committed record of the output, as a stream that reads it would see it."""
     administrator = room.technology.administrator()
     reader = StreamTopics(room.topics.app, "reader", input=room.topics.output, headers=True)
     try:
-        batches = [
-            batch
-            async for batch in administrator.history(reader, after={})
-            if batch.partition.number == number
-        ]
+        history = administrator.history(reader, after={})
+        return [batch async for batch in history if batch.partition.number == number]
     finally:
         await administrator.close()
-    return _Output(
-        rows=[row[1:] for row in rows(batches)],
-        headers=[list(pairs) for batch in batches for pairs in batch.headers],
-    )
 
 
 async def _expect_durable(
@@ -279,6 +249,6 @@ async def _expect_durable(
     room.expect("the last ledger line", expected=line, got=taken.last_ledger_line)
     written = [record for commit in commits for record in commit.records]
     output = await _output(room, number)
-    room.expect("written", expected=[(k, v) for k, v, _ in written], got=output.rows)
+    room.expect("written", expected=[(k, v) for k, v, _ in written], got=records(output))
     headers = [list(pairs) for _, _, pairs in written]
-    room.expect("headers", expected=headers, got=output.headers)
+    room.expect("headers", expected=headers, got=headers_of(output))

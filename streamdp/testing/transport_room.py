@@ -11,13 +11,16 @@ from typing import TypeVar
 
 from streamdp.core.errors import StreamdpError, TransportLost
 from streamdp.ports import (
+    Administrator,
     Commit,
     Headers,
     Key,
     Partition,
+    Publications,
     Published,
     Records,
     StreamTopics,
+    Taken,
     Technology,
     Transport,
     Value,
@@ -95,6 +98,12 @@ class RoomWorker:
     transport: Transport
     heard: Heard
 
+    async def begin(self, partition: Partition) -> Taken:
+        """Take a partition, and have it delivered from its first record on."""
+        taken = await self.transport.take(partition)
+        self.transport.resume(partition, taken.first_offset)
+        return taken
+
     async def until(self, done: Callable[[Heard], bool]) -> None:
         """Keep polling, as a service does, until the condition holds."""
         while not done(self.heard):
@@ -147,11 +156,21 @@ class Room:
             ) from error
         raise Broken(f"promise {self.check}: {what}; expected {kind.__name__}, got nothing")
 
-    async def create(self, *, partitions: int = 1) -> None:
-        """Make the topics."""
+    def administrator(self) -> Administrator:
+        """The technology's tools."""
         administrator = self.technology.administrator()
         self.opened.append(administrator.close)
-        await administrator.create([self.topics], partitions=partitions)
+        return administrator
+
+    def reader(self) -> Publications:
+        """A committed reader of what was published."""
+        reader = self.technology.publications()
+        self.opened.append(reader.close)
+        return reader
+
+    async def create(self, *, partitions: int = 1) -> None:
+        """Make the topics."""
+        await self.administrator().create([self.topics], partitions=partitions)
 
     async def worker(
         self, name: str, *, streams: Sequence[StreamTopics] | None = None
@@ -176,22 +195,21 @@ class Room:
         *,
         headers: Sequence[Headers] | None = None,
         partition: int | None = None,
+        topic: str = "",
     ) -> None:
-        """Append input."""
-        producer = self.technology.producer()
+        """Append to the input, or to another topic."""
+        producer, topic = self.technology.producer(), topic or self.topics.input
         try:
-            await producer.send(self.topics.input, records, headers=headers, partition=partition)
+            await producer.send(topic, records, headers=headers, partition=partition)
         finally:
             await producer.close()
 
     async def published(self) -> tuple[list[Published], list[Published]]:
         """All actions and ledger lines published so far."""
-        reader = self.technology.publications()
+        reader, topics = self.technology.publications(), self.topics
         try:
-            actions = [
-                r async for batch in reader.actions(self.topics, follow=False) for r in batch
-            ]
-            ledger = [r async for batch in reader.ledger(self.topics, follow=False) for r in batch]
+            actions = [r async for batch in reader.actions(topics, follow=False) for r in batch]
+            ledger = [r async for batch in reader.ledger(topics, follow=False) for r in batch]
         finally:
             await reader.close()
         return actions, ledger
@@ -247,6 +265,16 @@ def rows(batches: Iterable[Records]) -> list[tuple[int, Key, Value]]:
         for batch in batches
         for row in zip(batch.offsets, batch.keys, batch.values, strict=True)
     ]
+
+
+def records(batches: Iterable[Records]) -> list[tuple[Key, Value]]:
+    """Keys and values of batches."""
+    return [row[1:] for row in rows(batches)]
+
+
+def headers_of(batches: Iterable[Records]) -> list[list[tuple[str, bytes | None]]]:
+    """The headers of each record."""
+    return [list(headers) for batch in batches for headers in batch.headers]
 
 
 def numbered(count: int, *, start: int = 0) -> list[tuple[Key, Value]]:

@@ -10,7 +10,7 @@ from typing import Any
 from streamdp.core.errors import InvalidConfig
 from streamdp.ports import EntriesThat, Key, Partition, Published, Verdict
 from streamdp.testing.transport_input import ODD
-from streamdp.testing.transport_room import Room, flatten, fold, numbered, rows, step
+from streamdp.testing.transport_room import Room, flatten, fold, numbered, records, rows, step
 
 MOST_STEPS = 2000  # commits that a check makes at most beside what it looks at
 
@@ -20,14 +20,9 @@ async def publications_follow(room: Room) -> None:
     worker = await room.lone_worker()
     await worker.transport.take(room.at())
     await worker.transport.commit(room.at(), step(1))
-    reader = room.technology.publications()
-    room.opened.append(reader.close)
+    reader = room.reader()
     lines = reader.ledger(room.topics, follow=True)
-    came: list[bytes] = []
-    async for batch in lines:
-        if not batch:
-            break
-        came += [record.value for record in batch]
+    came = [record.value async for batch in until_empty(lines) for record in batch]
     room.expect("up to the end", expected=[v for _, v in step(1).ledger], got=came)
     await worker.transport.commit(room.at(), step(2))
     came = []
@@ -45,8 +40,7 @@ async def publications_begin_late(room: Room) -> None:
         await worker.transport.take(room.at(number))
         for count in range(1, 31):
             await worker.transport.commit(room.at(number), step(100 * number + count))
-    reader = room.technology.publications()
-    room.opened.append(reader.close)
+    reader = room.reader()
     for newest in (40, 1000):
         lines = [
             r async for b in reader.ledger(room.topics, follow=False, newest=newest) for r in b
@@ -68,8 +62,7 @@ async def lists(room: Room) -> None:
     An owner that asks for the newest one gets it as soon as it is decided.
     """
     worker = await room.lone_worker(partitions=2)
-    tools, reader = room.technology.administrator(), room.technology.publications()
-    room.opened += [tools.close, reader.close]
+    tools, reader = room.administrator(), room.reader()
 
     def added(name: bytes) -> Callable[[bytes | None], bytes]:
         return lambda before: name if before is None else before + b" " + name
@@ -126,8 +119,7 @@ async def ledgers(room: Room) -> None:
     """Every stream that has published, whoever knows its name; others' are told by theirs."""
     second = replace(room.topics, stream="away")
     third = replace(room.topics, app=f"{room.topics.app}-other", stream="elsewhere")
-    tools = room.technology.administrator()
-    room.opened.append(tools.close)
+    tools = room.administrator()
     await tools.create([room.topics, second, third], partitions=1)
     for topics in (second, room.topics, third):
         worker = await room.worker(topics.stream, streams=[topics])
@@ -136,8 +128,7 @@ async def ledgers(room: Room) -> None:
         await worker.transport.take(partition)
         await worker.transport.commit(partition, step(1))
         await worker.transport.close()
-    reader = room.technology.publications()
-    room.opened.append(reader.close)
+    reader = room.reader()
     listed = await reader.ledgers(room.topics.app)
     own = [topics for topics in listed if topics.app == room.topics.app]
     expected = [replace(topics, input="") for topics in (second, room.topics)]
@@ -188,8 +179,7 @@ async def odd_headers(room: Room) -> None:
 async def administrator(room: Room) -> None:
     """Made once, found good, and looked into without fencing."""
     await room.create(partitions=2)
-    administrator = room.technology.administrator()
-    room.opened.append(administrator.close)
+    administrator = room.administrator()
     again = await administrator.create([room.topics], partitions=2)
     changed = [f.subject for f in again if f.verdict is not Verdict.GOOD]
     room.expect("created again, changed", expected=[], got=changed)
@@ -221,8 +211,7 @@ async def peek_fits_together(room: Room) -> None:
     """
     worker = await room.lone_worker()
     await room.send(numbered(MOST_STEPS), partition=0)
-    administrator = room.technology.administrator()
-    room.opened.append(administrator.close)
+    administrator = room.administrator()
     await worker.transport.take(room.at())
     looking = True
 
@@ -250,8 +239,7 @@ async def peek_fits_together(room: Room) -> None:
 async def last_commits(room: Room) -> None:
     """Each partition's newest commit, known by its mark, whole and in its newest form."""
     worker = await room.lone_worker(partitions=2)
-    administrator = room.technology.administrator()
-    room.opened.append(administrator.close)
+    administrator = room.administrator()
     former = replace(room.topics, input="")  # a ledger does not say what was read
 
     async def recorded() -> dict[int, dict[bytes, bytes]]:
@@ -282,8 +270,7 @@ async def last_commits(room: Room) -> None:
 async def expand(room: Room) -> None:
     """A partition that was added works like the others."""
     await room.create(partitions=2)
-    administrator = room.technology.administrator()
-    room.opened.append(administrator.close)
+    administrator = room.administrator()
     await administrator.expand([room.topics], partitions=3)
     worker = await room.worker("lone")
     await worker.until(lambda heard: len(heard.assigned_now) == 3)
@@ -291,7 +278,7 @@ async def expand(room: Room) -> None:
     taken = await worker.transport.take(room.at(2))
     room.expect("partitions", expected=3, got=taken.partitions)
     worker.transport.resume(room.at(2), taken.first_offset)
-    came = [row[1:] for row in rows(await worker.collect(5))]
+    came = records(await worker.collect(5))
     room.expect("records of the new partition", expected=numbered(5), got=came)
     await worker.transport.commit(room.at(2), step(1))
 
@@ -299,22 +286,20 @@ async def expand(room: Room) -> None:
 async def newest(room: Room) -> None:
     """A look at the end of the input."""
     await room.create(partitions=2)
-    administrator = room.technology.administrator()
-    room.opened.append(administrator.close)
+    administrator = room.administrator()
     room.expect(
         "of nothing", expected=[], got=list(await administrator.newest(room.topics, count=4))
     )
     await room.send(numbered(10), partition=0)
     await room.send(numbered(10, start=10), partition=1)
-    newest = [row[1:] for row in rows(await administrator.newest(room.topics, count=4))]
+    newest = records(await administrator.newest(room.topics, count=4))
     room.expect("ends with the newest", expected=numbered(1, start=19)[0], got=newest[-1])
     room.expect("about as many as asked for", expected=True, got=1 <= len(newest) <= 8)
 
 
 async def history(room: Room) -> None:
     """The whole input as it is now, from any offset, whoever owns it; a missing one is refused."""
-    administrator = room.technology.administrator()
-    room.opened.append(administrator.close)
+    administrator = room.administrator()
     missing = flatten(administrator.history(room.topics, after={}))
     await room.refuses("history without an input", InvalidConfig, missing)
     worker = await room.lone_worker(partitions=3)
