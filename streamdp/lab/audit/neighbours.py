@@ -59,7 +59,8 @@ class Neighbours:
     extremes: int  # how many are extremes; the others are unusable or beyond every bound
     odd: Slots  # N × W: slots of every sort that teaches nothing, and what is beyond every number
     batch: Callable[[Sequence[Key], Ints, Slots, Ints, Ints | None], Batch]
-    """The slots as the engine takes them: keys, index, slots, offsets, times."""
+    """The slots as the service hands them to the engine: keys, index, slots, offsets, times. What a
+    quarantine would take is marked, which the engine may not read."""
     made_up: Callable[[Words], Slots]  # an unremarkable slot from each row of random words
     apart: Callable[[int, int], Slots]
     """A block of this length and number in which noise of another law, and a slot that is left out
@@ -118,7 +119,8 @@ def _of_losses(kind: Leader) -> Neighbours:
     def batch(
         keys: Sequence[Key], index: Ints, slots: Slots, offsets: Ints, times: Ints | None
     ) -> Batch:
-        return Batch(keys, index, offsets, {"losses": slots.astype(np.float32)}, times)
+        bad = np.asarray(~np.isfinite(slots).all(axis=1))
+        return Batch(keys, index, offsets, {"losses": slots.astype(np.float32)}, times, bad)
 
     def made_up(words: Words) -> Slots:
         """Losses of every size, exact in single precision; a third are corners."""
@@ -220,7 +222,7 @@ def _of_feedback(kind: PolicyLearner) -> Neighbours:
         keys: Sequence[Key], index: Ints, slots: Slots, offsets: Ints, times: Ints | None
     ) -> Batch:
         played, gain = slots[:, 0].astype(np.int32), slots[:, 1].astype(np.int64)
-        return Batch(keys, index, offsets, {"played": played, "gain": gain}, times)
+        return Batch(keys, index, offsets, {"played": played, "gain": gain}, times, gain == 0)
 
     def made_up(words: Words) -> Slots:
         """Gains of which half are too large."""

@@ -94,6 +94,16 @@ def drops_bad_records(patch: pytest.MonkeyPatch) -> None:
     with_batches(patch, lambda batch: batch.part(finite(batch)))
 
 
+@mutant(INCUMBENT, BY_HEADER, layer="streams", said="log-ratio inf > 1")
+def drops_what_a_quarantine_takes(patch: pytest.MonkeyPatch) -> None:
+    """A batch says which slots are unusable: that is content, too."""
+
+    def usable(batch: Batch) -> Batch:
+        return batch if batch.unusable is None else batch.part(~batch.unusable)
+
+    with_batches(patch, usable)
+
+
 @mutant(INCUMBENT, layer="streams", said="log-ratio inf > 1")
 def drops_repeated_content(patch: pytest.MonkeyPatch) -> None:
     def distinct(batch: Batch) -> Batch:
