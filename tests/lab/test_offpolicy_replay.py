@@ -502,6 +502,7 @@ def test_cells_are_played_by_other_processes_and_again_where_one_is_lost(
         _asked(None, "policy_blocks,policy_following,lazy_ucb"),
     ]
     here = [json.dumps(as_json(ask(IN_PROCESS))) for ask in asked]
+    monkeypatch.setattr("streamdp.lab.offpolicy.shares._SLOTS", 100)
     for executor in executors:
         with ExitStack() as stack:
             if executor == "dask":

@@ -15,11 +15,12 @@ Reasons to refuse:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice, product
 from math import sqrt
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -39,6 +40,7 @@ from streamdp.lab.logs.taken_lists import NO_LISTS, TakenLists
 from streamdp.lab.offpolicy import exact, rejection, weighted
 from streamdp.lab.offpolicy.cells import AnyCell, FeedbackCell, cells_of
 from streamdp.lab.offpolicy.fold import fold
+from streamdp.lab.offpolicy.shares import OwnKeys
 from streamdp.lab.workers import IN_PROCESS, Workers
 from streamdp.wire.lines import TakenList
 
@@ -135,14 +137,22 @@ class OwnPlay(Protocol):
 
     slots_a_second: float
 
-    def on_losses(
-        self, cell: AnyCell, name: str, counts: Ints, slots: exact.KeySlots, bench: Bench
-    ) -> Answer:
-        """Play the losses of all actions of a log as feedback; `counts` are each key's slots."""
+    def on_losses(self, name: str, keys: OwnKeys, slots: exact.KeySlots, bench: Bench) -> Any:
+        """Play the losses of all actions of some keys as feedback."""
         ...
 
-    def on_draws(self, cell: AnyCell, log: ShownLog, records: KeyRecords, bench: Bench) -> Answer:
-        """Play a log of uniform draws, by the records that show what it plays."""
+    def of_losses(
+        self, cell: AnyCell, played: Iterator[Any], counts: Ints, slots: exact.KeySlots
+    ) -> Answer:
+        """Add up what was played; `counts` are each key's slots."""
+        ...
+
+    def on_draws(self, keys: OwnKeys, records: KeyRecords, actions: int, bench: Bench) -> Any:
+        """Play uniform draws of some keys, by the records that show what it plays."""
+        ...
+
+    def of_draws(self, cell: AnyCell, played: Iterator[Any], log: ShownLog, bench: Bench) -> Answer:
+        """Add up what was played."""
         ...
 
 
@@ -176,10 +186,10 @@ def replay_losses(
     bench, workers = question.bench, workers.near
     keys, slots, answers = exact.play_losses(log, policies, bench, watch, within, workers)
     tell = watch("playing phases, learners", len(own))
-    work = partial(_on_losses, name=log.name, counts=keys.counts, slots=slots, bench=bench)
-    for done, answer in enumerate(workers.map(work, own)):
+    work = partial(_on_losses, name=log.name, slots=slots, bench=bench)
+    for done, (cell, played) in enumerate(_by_themselves(own, keys.counts, work, workers)):
         tell(done)
-        answers.append(answer)
+        answers.append(cell.learner.of_losses(cell, played, keys.counts, slots))
     watched = int(keys.counts.argmax())
     partition, key = keys.rows.keys[watched]
     totals, lost = keys.totals / (1 << 20), float(keys.lost.min(axis=2).sum()) / (1 << 20)
@@ -240,10 +250,10 @@ def replay_shown(
         rejected = rejection.reject(log, policies, bench, watch, workers)
         tell = watch("playing phases on records that agree, learners", len(phases))
         seen = log.without_contexts if phases else log
-        work = partial(_on_draws, log=seen, records=seen.by_key, bench=bench)
-        for done, met in enumerate(workers.map(work, phases)):
+        work = partial(_on_draws, records=seen.by_key, actions=len(log.actions), bench=bench)
+        for done, (cell, played) in enumerate(_by_themselves(phases, log.counts, work, workers)):
             tell(done)
-            rejected.append(met)
+            rejected.append(cell.learner.of_draws(cell, played, seen, bench))
         return replace(answer, rejected=_in_order(rejected, cells))
     return answer
 
@@ -265,16 +275,31 @@ def _parted(
     )
 
 
+def _by_themselves(
+    cells: Sequence[LearnerCell[OwnPlay]],
+    counts: Ints,
+    work: Callable[[tuple[LearnerCell[OwnPlay], OwnKeys]], Any],
+    workers: Workers,
+) -> Iterator[tuple[LearnerCell[OwnPlay], Iterator[Any]]]:
+    """What each learner plays on shares of keys, which workers take in turn."""
+    shares = OwnKeys.shares(counts)
+    found = workers.map(work, product(cells, shares))
+    for cell in cells:
+        yield cell, islice(found, len(shares))
+
+
 def _on_losses(
-    cell: LearnerCell[OwnPlay], *, name: str, counts: Ints, slots: exact.KeySlots, bench: Bench
-) -> Answer:
-    return cell.learner.on_losses(cell, name, counts, slots, bench)
+    part: tuple[LearnerCell[OwnPlay], OwnKeys], *, name: str, slots: exact.KeySlots, bench: Bench
+) -> Any:
+    cell, keys = part
+    return cell.learner.on_losses(name, keys, slots, bench)
 
 
 def _on_draws(
-    cell: LearnerCell[OwnPlay], *, log: ShownLog, records: KeyRecords, bench: Bench
-) -> Answer:
-    return cell.learner.on_draws(cell, log, records, bench)
+    part: tuple[LearnerCell[OwnPlay], OwnKeys], *, records: KeyRecords, actions: int, bench: Bench
+) -> Any:
+    cell, keys = part
+    return cell.learner.on_draws(keys, records, actions, bench)
 
 
 def _in_order(answers: list[Answer], cells: tuple[AnyCell, ...]) -> tuple[Answer, ...]:

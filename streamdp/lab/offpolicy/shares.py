@@ -30,6 +30,7 @@ Tags: TypeAlias = Callable[[], NDArray[np.uint8]]
 """Makes what addresses the bits of keys, keys × seeds × 16: by who needs it, as it takes long."""
 
 _WORDS = 1 << 21  # of 8 bytes that the keys of a share take together, or one key
+_SLOTS = 1 << 16  # of the keys of a share that a learner plays itself, or one key
 _A_NUMBER = 16  # words of bits for each number of a release: a draw takes 4, the rest is room
 _A_COLUMN = 6  # for each number that a learner keeps of a row, and what is computed with it
 _OF_BLOCKS = 18  # for each block and action: sums, guesses and moments
@@ -96,9 +97,7 @@ def play_shares(
 
     def keys_of(group: Sequence[FeedbackCell]) -> list[Ints]:
         order = longest_first(counts)
-        taken = _taken(group, counts[order], len(bench.seeds), masks)
-        begins = (np.cumsum(taken) - taken) // _WORDS
-        return np.split(order, np.flatnonzero(np.diff(begins)) + 1)
+        return _parted(order, _taken(group, counts[order], len(bench.seeds), masks), _WORDS)
 
     def shares(group: Sequence[FeedbackCell]) -> Iterator[Share]:
         begin = 0
@@ -110,3 +109,40 @@ def play_shares(
     found = workers.map(work, chain.from_iterable(map(shares, groups)))
     for group in groups:
         yield islice(found, len(keys_of(group)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OwnKeys:
+    """Some keys, for learners that play themselves key after key."""
+
+    rows: Ints  # their numbers in the log, the longest first
+    counts: Ints  # the slots of each
+    begin: int  # of the first one's, among all slots key by key
+    longest: int  # the slots of the longest key of all
+
+    def __repr__(self) -> str:
+        """Show how many they are, never a key."""
+        return f"{len(self.rows)} keys"
+
+    @classmethod
+    def shares(cls, counts: Ints) -> list[OwnKeys]:
+        """All keys of a log, in shares of about as many slots."""
+        order, begin = longest_first(counts), 0
+        longest, shares = int(counts[order[0]]), list[OwnKeys]()
+        for rows in _parted(order, counts[order], _SLOTS):
+            shares.append(cls(rows, counts[rows], begin, longest))
+            begin += int(counts[rows].sum())
+        return shares
+
+    def each(self) -> Iterator[tuple[int, int, int]]:
+        """Each one's number, where its slots begin, and how many they are."""
+        ends = self.begin + np.cumsum(self.counts)
+        yield from zip(
+            self.rows.tolist(), (ends - self.counts).tolist(), self.counts.tolist(), strict=True
+        )
+
+
+def _parted(order: Ints, taken: Ints, most: int) -> list[Ints]:
+    """Keys in an order, cut where what they take together begins another so many."""
+    begins = (np.cumsum(taken) - taken) // most
+    return np.split(order, np.flatnonzero(np.diff(begins)) + 1)

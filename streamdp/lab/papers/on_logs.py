@@ -18,7 +18,8 @@ and feedback at once. A key's losses are held in memory here, because courses lo
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from typing import Any
@@ -32,11 +33,12 @@ from streamdp.core.grid import UNIT
 from streamdp.lab.common.answer import Answer, Charge, Shares, Trajectory
 from streamdp.lab.common.bench import Bench
 from streamdp.lab.common.cells import LearnerCell
-from streamdp.lab.common.mapped import begins_of, held, let_go, longest_first
+from streamdp.lab.common.mapped import held, let_go
 from streamdp.lab.logs.shown import KeyRecords, ShownLog
 from streamdp.lab.offpolicy.estimators import over_seeds
 from streamdp.lab.offpolicy.exact import KeySlots
 from streamdp.lab.offpolicy.rejection import POINTS, answer_of
+from streamdp.lab.offpolicy.shares import OwnKeys
 from streamdp.lab.papers.learners import Bandit
 from streamdp.lab.papers.play import BanditRun
 
@@ -47,19 +49,29 @@ MOST_BYTES = 1 << 31
 # -- losses of all actions -----------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class PlayedKeys:
+    """How a learner did on the losses of some keys: exact sums, so their order says nothing."""
+
+    regrets: Floats  # seeds × marks: the losses of what was played
+    least: Floats  # by mark: of each key's best fixed action
+    shown: list[Ints]  # by seed: the plays of the longest key of all
+    booked: tuple[int, int, int]  # see `_charge`
+
+
 def play_losses(
-    cell: LearnerCell[Any], learner: Bandit, name: str, counts: Ints, slots: KeySlots, bench: Bench
-) -> Answer:
+    learner: Bandit, name: str, keys: OwnKeys, slots: KeySlots, bench: Bench
+) -> PlayedKeys:
     """Play a learner under each seed on a log of losses, key after key."""
-    K, longest = slots.losses.shape[1], int(counts.max())
+    K, longest = slots.losses.shape[1], int(keys.counts.max())
     if (size := longest * K * 8) > MOST_BYTES:
         what = "a key has too many losses for learners whose phases follow counts: they are held in"
         expected = f"at most {MOST_BYTES:,} bytes, or policy_* learners, which read a log in passes"
         raise InvalidConfig(name, f"{what} memory", expected=expected, got=f"{size:,}")
-    marks, begins = _marks(longest), begins_of(longest_first(counts), counts)
+    marks = _marks(keys.longest)
     regrets, least = np.zeros((len(bench.seeds), len(marks))), np.zeros(len(marks))
     shown, booked = [], []
-    for row, (begin, count) in enumerate(zip(begins.tolist(), counts.tolist(), strict=True)):
+    for row, begin, count in keys.each():
         lost: Floats = slots.losses[begin : begin + count] / UNIT
         let_go(slots.losses)
         least += np.cumsum(lost, axis=0)[np.minimum(marks, count) - 1].min(axis=1)
@@ -68,18 +80,36 @@ def play_losses(
             played = run.played()
             own = np.cumsum(lost[np.arange(len(played)), played])
             regrets[at] += own[np.minimum(marks, len(own)) - 1]
-            if row == counts.argmax():
+            if begin == 0:
                 shown.append(played)
             if not at:
                 booked.append((run.releases, run.charged, len(played)))
+    return PlayedKeys(regrets, least, shown, _booked(booked))
+
+
+def of_losses(
+    cell: LearnerCell[Any],
+    learner: Bandit,
+    shares: Iterator[PlayedKeys],
+    counts: Ints,
+    slots: KeySlots,
+) -> Answer:
+    """Add up what shares of keys say."""
+    first = next(shares)
+    regrets, least, booked = first.regrets, first.least, [first.booked]
+    for share in shares:
+        regrets += share.regrets
+        least += share.least
+        booked.append(share.booked)
     regrets -= least
     rewards = 1 - (regrets[:, -1] + least[-1]) / counts.sum()
+    marks = _marks(int(counts.max()))
     return Answer(
         cell=cell,
         reward=over_seeds(rewards),
         rewards=rewards,
         course=Trajectory.of_runs(marks, regrets),
-        shares=_shares(shown, marks, K),
+        shares=_shares(first.shown, marks, slots.losses.shape[1]),
         charge=_charge(learner, booked),
         runs=len(regrets),
         regret=regrets[:, -1],
@@ -115,9 +145,15 @@ def _shares(shown: Sequence[Ints], marks: Ints, arms: int) -> Shares:
     return Shares(starts + 1, shares)
 
 
-def _charge(learner: Bandit, booked: Sequence[tuple[int, int, int]]) -> Charge:
-    """What the keys' runs are charged under one seed; of each its releases, charges and slots."""
-    releases, charged, slots = np.sum(booked, axis=0).tolist()
+def _booked(of_keys: Sequence[tuple[int, int, int]]) -> tuple[int, int, int]:
+    """The releases, charged slots and slots of some keys under one seed."""
+    releases, charged, slots = np.sum(of_keys, axis=0).tolist()
+    return releases, charged, slots
+
+
+def _charge(learner: Bandit, of_keys: Sequence[tuple[int, int, int]]) -> Charge:
+    """What the keys' runs are charged under one seed."""
+    releases, charged, slots = _booked(of_keys)
     epsilon = learner.charge if charged else Fraction(0)
     return Charge(epsilon, releases, charged, slots - charged)
 
@@ -125,27 +161,48 @@ def _charge(learner: Bandit, booked: Sequence[tuple[int, int, int]]) -> Charge:
 # -- uniform draws -------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class MetKeys:
+    """The records of some keys that a learner used."""
+
+    places: list[Ints]  # by seed: in the log
+    shown: list[Ints]  # by seed: the plays of the longest key of all
+    booked: tuple[int, int, int]
+
+
 def play_draws(
-    cell: LearnerCell[Any], learner: Bandit, log: ShownLog, records: KeyRecords, bench: Bench
-) -> Answer:
+    learner: Bandit, keys: OwnKeys, records: KeyRecords, actions: int, bench: Bench
+) -> MetKeys:
     """Play a learner under each seed, on the records that show what it plays."""
-    counts, met = log.counts, held((len(bench.seeds), log.slots), np.bool_)
-    begins = begins_of(longest_first(counts), counts)
+    places: list[list[Ints]] = [[] for _ in bench.seeds]
     shown, booked = [], []
-    for row, (begin, count) in enumerate(zip(begins.tolist(), counts.tolist(), strict=True)):
+    for row, begin, count in keys.each():
         own = records.of(begin, begin + count)
         for at, seed in enumerate(bench.seeds):
-            met_by = ShownLosses(own, len(log.actions))
+            met_by = ShownLosses(own, actions)
             run = BanditRun(learner, met_by.loss, _generator(seed, row), count, meet=met_by.meet)
             played = run.played()
-            met[at, own.place[met_by.taken[: len(played)]]] = True
-            if row == counts.argmax():
+            places[at].append(own.place[met_by.taken[: len(played)]])
+            if begin == 0:
                 shown.append(played)
             if not at:
                 booked.append((run.releases, run.charged, len(played)))
+    return MetKeys([np.concatenate(of) for of in places], shown, _booked(booked))
+
+
+def of_draws(
+    cell: LearnerCell[Any], learner: Bandit, shares: Iterator[MetKeys], log: ShownLog, bench: Bench
+) -> Answer:
+    """Add up what shares of keys say."""
+    met = held((len(bench.seeds), log.slots), np.bool_)
+    shown, booked = list[Ints](), list[tuple[int, int, int]]()
+    for share in shares:
+        shown, booked = shown or share.shown, [*booked, share.booked]
+        for of, places in zip(met, share.places, strict=True):
+            of[places] = True
         let_go(met)
-    shares = _shares(shown, _marks(max(1, min(len(plays) for plays in shown))), len(log.actions))
-    return answer_of(cell, log, met, shares=shares, charge=_charge(learner, booked))
+    of_longest = _shares(shown, _marks(max(1, min(map(len, shown)))), len(log.actions))
+    return answer_of(cell, log, met, shares=of_longest, charge=_charge(learner, booked))
 
 
 class ShownLosses:

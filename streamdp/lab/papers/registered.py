@@ -6,7 +6,7 @@ package that adds learners that play themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import wraps
 
@@ -21,9 +21,10 @@ from streamdp.lab.common.cells import PLAYS_ITSELF
 from streamdp.lab.logs.shown import KeyRecords, ShownLog
 from streamdp.lab.offpolicy.cells import AnyCell
 from streamdp.lab.offpolicy.exact import KeySlots
+from streamdp.lab.offpolicy.shares import OwnKeys
+from streamdp.lab.papers import on_logs
 from streamdp.lab.papers.audit import audit_bandit
 from streamdp.lab.papers.learners import BANDIT_RECIPES, Bandit
-from streamdp.lab.papers.on_logs import play_draws, play_losses
 from streamdp.lab.papers.play import WorldLosses, simulate_bandit
 from streamdp.lab.worlds import World
 
@@ -67,14 +68,28 @@ class PaperLearner:
         return np.array(marks), outcome.regrets
 
     def on_losses(
-        self, cell: AnyCell, name: str, counts: Ints, slots: KeySlots, bench: Bench
-    ) -> Answer:
-        """Play the losses of all actions as feedback."""
-        return play_losses(cell, self.bandit, name, counts, slots, bench)
+        self, name: str, keys: OwnKeys, slots: KeySlots, bench: Bench
+    ) -> on_logs.PlayedKeys:
+        """Play the losses of all actions of some keys as feedback."""
+        return on_logs.play_losses(self.bandit, name, keys, slots, bench)
 
-    def on_draws(self, cell: AnyCell, log: ShownLog, records: KeyRecords, bench: Bench) -> Answer:
-        """Play uniform draws."""
-        return play_draws(cell, self.bandit, log, records, bench)
+    def of_losses(
+        self, cell: AnyCell, played: Iterator[on_logs.PlayedKeys], counts: Ints, slots: KeySlots
+    ) -> Answer:
+        """Add up what was played."""
+        return on_logs.of_losses(cell, self.bandit, played, counts, slots)
+
+    def on_draws(
+        self, keys: OwnKeys, records: KeyRecords, actions: int, bench: Bench
+    ) -> on_logs.MetKeys:
+        """Play uniform draws of some keys."""
+        return on_logs.play_draws(self.bandit, keys, records, actions, bench)
+
+    def of_draws(
+        self, cell: AnyCell, played: Iterator[on_logs.MetKeys], log: ShownLog, bench: Bench
+    ) -> Answer:
+        """Add up what was played."""
+        return on_logs.of_draws(cell, self.bandit, played, log, bench)
 
     def audited(self, *, samples: int, randomness: Randomness) -> Audit:
         """Whether it costs each observation at most what it is charged."""
