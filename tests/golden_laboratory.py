@@ -95,8 +95,9 @@ ASKED: Asked = {
         "--learners", PAPERS, "--world", "graded",
     ),
     "simulate: contexts": (
-        "simulate", "--observes", "feedback", "--context", "3,3", "--slots", "20000",
-        "--epsilon", "1", "--interactions", "none",
+        "plan", "--observes", "feedback", "--context", "3,3", "--horizon", "20000",
+        "--epsilon", "1", "--interactions", "none", "--actions", "4", "--rate", "0.03",
+        "--gap", "0.02",
     ),
     "plan: losses": (
         "plan", "--actions", "5", "--epsilon", "0.5,2", "--gap", "0.2", "--horizon", "2048",
@@ -182,8 +183,6 @@ def _cell(cell: Json) -> Json:
 
 def of_simulation(told: Json) -> Json:
     """Each learner's regret in each world."""
-    if isinstance(told, list):  # worlds with contexts
-        return told
     return [
         {
             "instance": of["world"],
@@ -199,6 +198,8 @@ def of_simulation(told: Json) -> Json:
 
 def of_plan(told: Json) -> Json:
     """The regret, when the best action is found, and each learner where it changes."""
+    if isinstance(told, list):  # worlds with contexts
+        return told
     (world,), rows = told["worlds"], told["answers"]
     if world["changes"]:
         best = min(rows, key=lambda of: of["regret"])

@@ -1,4 +1,4 @@
-"""What ``plan --context``, ``simulate --context`` and ``check --traffic`` say of contexts.
+"""What ``plan --context`` and ``check --traffic`` say of contexts.
 
 The JSON of `context_worlds.as_json` is made first; words and tables are read from it.
 """
@@ -7,30 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 if TYPE_CHECKING:
     from streamdp.core.kinds.feedback import PolicyLearner
     from streamdp.lab.context_worlds import Table
-
-ContextOption = Annotated[
-    str | None,
-    typer.Option(
-        "--context",
-        help="Feedback with contexts: how many levels each field has, such as 8,3,4,6: what each of"
-        " some worlds loses with contexts and without, and after how many events it is learned.",
-    ),
-]
-
-InteractionsOption = Annotated[
-    str | None,
-    typer.Option(
-        help="With --context: a table in parts, of fields that are called f1, f2 and so on, such as"
-        " 'f1 x f2', or none: each field by itself."
-    ),
-]
+    from streamdp.lab.report.terminal import Table as Printed
 
 _DAYS = 30
 _MOST_EVENTS = 1_000_000
@@ -50,8 +34,10 @@ def show(tables: Sequence[Table], *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(reports, indent=1, ensure_ascii=False))
         return
+    from streamdp.lab.report.terminal import draw
+
     for report in reports:
-        _print(report)
+        draw(_table(report))
         typer.echo(verdict(report))
 
 
@@ -113,36 +99,33 @@ def _clicks(report: Mapping[str, Any]) -> str:
     return f"where of 1,000 visits {1000 * rate:g} click, {1000 * (rate + report['gap']):g} at best"
 
 
-def _print(report: Mapping[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table as Drawn
+def _table(report: Mapping[str, Any]) -> Printed:
+    """A row for each world, with a line for each choice."""
+    from streamdp.lab.report.terminal import DEPENDS
+    from streamdp.lab.report.terminal import Table as Printed
 
-    cells = "x".join(map(str, report["shape"]))
-    parts = report["interactions"]
-    drawn = Drawn(
-        title=f"{cells} cells{'' if parts == 'all' else f' in parts ({parts})'},"
-        f" K = {report['actions']}, ε = {report['epsilon']}, over"
-        f" {_events(report, report['events'])} of a key",
-        caption=f"Made-up visits, {_clicks(report)}; {report['runs']} runs. Lost: of what showing"
-        " actions at random loses, against the best one for each visitor. →: no other choice loses"
-        " clearly less. Learned: from then on nine runs of ten lose at most a quarter.",
-    )
-    drawn.add_column("what is best depends on")
-    drawn.add_column("taking", no_wrap=True)
-    for name in ("lost, %", "clicks of\n1,000", "learned\nafter"):
-        drawn.add_column(name, justify="right", no_wrap=True)
+    cells, parts = "x".join(map(str, report["shape"])), report["interactions"]
+    rows = []
     for of in report["worlds"]:
-        rows = [("at random", "100", f"{1000 * of['random_reward']:.1f}", "")]
+        lines = [("at random", "100", f"{1000 * of['random_reward']:.1f}", "")]
         for name, choice in of["choices"].items():
             at = choice["learned_after"]
             when = f"{at or 0:,}" if not report["events_a_day"] else _days(report, at or 0)
-            rows.append((
+            lines.append((
                 f"→ {name}" if name in of["not_clearly_worse"] else name,
                 f"{choice['regret_percent']:.0f} ± {choice['standard_error']:.0f}",
                 f"{1000 * choice['reward']:.1f}",
                 "–" if at is None else when,
             ))  # fmt: skip
-        rows.append(("at best", "0", f"{1000 * of['best_reward']:.1f}", ""))
-        drawn.add_row(of["decides"], *map("\n".join, zip(*rows, strict=True)))
-        drawn.add_section()
-    Console().print(drawn)
+        lines.append(("at best", "0", f"{1000 * of['best_reward']:.1f}", ""))
+        rows.append([of["decides"], *map("\n".join, zip(*lines, strict=True))])
+    return Printed(
+        f"{cells} cells{'' if parts == 'all' else f' in parts ({parts})'},"
+        f" K = {report['actions']}, ε = {report['epsilon']}, over"
+        f" {_events(report, report['events'])} of a key",
+        (DEPENDS, "taking", "lost, %", "clicks of\n1,000", "learned\nafter"),
+        rows,
+        f"Made-up visits, {_clicks(report)}; {report['runs']} runs. Lost: of what showing"
+        " actions at random loses, against the best one for each visitor. →: no other choice loses"
+        " clearly less. Learned: from then on nine runs of ten lose at most a quarter.",
+    )

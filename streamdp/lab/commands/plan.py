@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from streamdp.cli.common import OneStream, chosen, load
-from streamdp.lab.commands._contexts import ContextOption, InteractionsOption
 
 if TYPE_CHECKING:
     from streamdp.core.errors import InvalidConfig
@@ -56,6 +55,22 @@ RateOption = Annotated[
 
 TrafficOption = Annotated[float | None, typer.Option(help="Feedback: events of one key in a day.")]
 
+ContextOption = Annotated[
+    str | None,
+    typer.Option(
+        "--context",
+        help="Feedback with contexts: how many levels each field has, such as 8,3,4,6: what each of"
+        " some worlds loses with contexts and without, and after how many events it is learned.",
+    ),
+]
+
+InteractionsOption = Annotated[
+    str | None,
+    typer.Option(
+        help="With --context: a table in parts, of fields that are called f1, f2 and so on, such as"
+        " 'f1 x f2', or none: each field by itself."
+    ),
+]
 
 MarkdownOption = Annotated[
     bool,
@@ -178,6 +193,7 @@ def plan(
     from streamdp.lab.planning import NO_NOISE, Wish, least, plan_changes, plan_for
     from streamdp.lab.planning import as_json as figures_of
 
+    budgets = [asked.epsilon, *(parse_epsilon(of, "--epsilon") for of in several[1:])]
     if context is not None or asked.own is not None:
         from streamdp.lab.commands._contexts import show
         from streamdp.lab.context_worlds import Table
@@ -187,12 +203,13 @@ def plan(
         world["traffic"] = traffic
         if asked.own is None:
             shape, parts = Table.read(context or ""), interactions or "all"
-            table = Table(shape, asked.actions, epsilon=asked.epsilon, interactions=parts, **world)
+            world |= {"shape": shape, "actions": asked.actions, "interactions": parts}
+            tables = [Table(epsilon=of, **world) for of in budgets]
         elif context is not None:
             raise _refused("--context", expected="none: the stream has its own", got=context)
         else:
-            table = Table.of_stream(asked.own, **world)
-        show([table], as_json=as_json)
+            tables = [Table.of_stream(asked.own, **world)]
+        show(tables, as_json=as_json)
         return
     text = asked.learner or OBSERVED[kind].default
     if kind == "feedback":
@@ -210,8 +227,7 @@ def plan(
         figures = figures_of(wish, answers, changing, changes_every)
     else:
         free = NO_NOISE if kind == "feedback" else None
-        budgets = [parse_epsilon(of, "--epsilon") for of in several[1:]]
-        every: list[Fraction | None] = [asked.epsilon, *budgets, *([free] if budgets else [])]
+        every: list[Fraction | None] = [*budgets, *([free] if len(budgets) > 1 else [])]
         figures = figures_of(wish, [plan_for(wish, of) for of in every])
     if target_regret is not None:
         figures |= least(wish, target_regret)
@@ -224,7 +240,7 @@ _OF = {
 }
 """Options of each kind of stream."""
 
-_OF_ONE_EPSILON = {"--changes-every", "--target-regret", "--markdown", "--context"}
+_OF_ONE_EPSILON = {"--changes-every", "--target-regret", "--markdown"}
 
 
 def _refuse_beside(option: str, given: Mapping[str, object], others: Iterable[str]) -> None:

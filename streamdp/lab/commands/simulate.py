@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streamdp.lab.commands._contexts import ContextOption, InteractionsOption
-
 if TYPE_CHECKING:
     from streamdp.lab.worlds import World
 
@@ -72,16 +70,13 @@ def simulate(
     only: WorldOption = None,
     delay: DelayOption = 0,
     report: ReportOption = None,
-    fields: ContextOption = None,
-    interactions: InteractionsOption = None,
 ) -> None:
     """Simulate learners in made-up worlds: mean pseudo-regret with its interval.
 
     Where the best action changes, regret is against the best one at each moment.
 
     With --observes feedback: policies and the papers' learners, in worlds with click rates, delay,
-    drift and an adversary. With --context worlds in which what is best depends on who is looking:
-    4 actions, click rates of .03 and of the best action .05.
+    drift and an adversary. Worlds with contexts are played by `streamdp plan --context`.
 
     Example: streamdp simulate --runs 100 --epsilon 0.5,1
     """
@@ -102,13 +97,7 @@ def simulate(
         raise InvalidConfig("--observes", "unknown", expected=expected, got=observes)
     if as_json and markdown:
         raise InvalidConfig("--markdown", "not alone", expected="no --json with it", got="both")
-    if interactions is not None and fields is None:
-        expected = "--context with it"
-        raise InvalidConfig("--interactions", "no table", expected=expected, got=interactions)
     check_places(report)
-    if fields is not None:
-        _show_contexts(fields, interactions, epsilon, slots, seed, as_json=as_json)
-        return
     feedback = observes == "feedback"
     family = worlds or ("feedback" if feedback else "stationary")
     chosen = _chosen(family, only)
@@ -130,30 +119,6 @@ def simulate(
     else:
         json_at = Path("-") if as_json else None
         shown("simulation", figures, page_at=report, json_at=json_at)
-
-
-def _show_contexts(
-    fields: str,
-    interactions: str | None,
-    epsilons: str | None,
-    slots: int | None,
-    seed: int,
-    *,
-    as_json: bool,
-) -> None:
-    """Worlds with contexts, at each ε."""
-    from streamdp.lab.commands._contexts import show
-    from streamdp.lab.common.cells import parse_epsilons
-    from streamdp.lab.context_worlds import Table
-    from streamdp.lab.simulation import FEEDBACK
-
-    shape, horizon = Table.read(fields), FEEDBACK.horizon if slots is None else slots
-    budgets = [exact for exact in parse_epsilons(epsilons or "0.3,1") if exact is not None]
-    parts = interactions or "all"
-    tables = [
-        Table(shape, 4, 0.03, 0.02, exact, horizon, seed, interactions=parts) for exact in budgets
-    ]
-    show(tables, as_json=as_json)
 
 
 def _chosen(family: str, only: str | None) -> Sequence[World]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from rich.console import Console
 from rich.measure import Measurement
@@ -16,8 +16,11 @@ from streamdp.wire.unprotected import NOT_PRIVATE
 
 Json = dict[str, Any]
 
-NAMES = ("world", "learner", "ε", "the best action depends on")
+NAMES = ("world", "learner", "ε", "taking")
 """Columns of names, which stand to the left and are never broken."""
+
+DEPENDS = "what is best depends on"
+"""The column of words: it stands to the left as well."""
 
 
 class Table(NamedTuple):
@@ -45,12 +48,10 @@ def draw(table: Table) -> None:
     """Print a table: wider than the terminal, if its names and numbers are."""
     drawn = Drawn(title=table.title, caption=table.caption or None)
     for name in table.header:
-        if name in NAMES:
-            drawn.add_column(name, no_wrap=True)
-        else:
-            drawn.add_column(name, justify="right", overflow="fold")
+        left: Literal["left", "right"] = "left" if name in (*NAMES, DEPENDS) else "right"
+        drawn.add_column(name, justify=left, no_wrap=name in NAMES, overflow="fold")
     for at, row in enumerate(table.rows):
-        if table.header[0] == "world" and at and row[0] != table.rows[at - 1][0]:
+        if table.header[0] in ("world", DEPENDS) and at and row[0] != table.rows[at - 1][0]:
             drawn.add_section()
         drawn.add_row(*row)
     for column in drawn.columns:  # rich would break words, and numbers
