@@ -123,7 +123,9 @@ class Place:
 class Trace:
     """Notes the last step of each partition, and dies at a chosen one."""
 
-    def __init__(self, place: Place, path: Path, *, step: str | None, passage: int) -> None:
+    def __init__(
+        self, place: Place, path: Path, *, step: str | None, passage: int, stream: str | None
+    ) -> None:
         self._steps = STEPS[place.kind]
         self._names = [spec.name for spec in place.specs()]
         self._partitions = place.partitions
@@ -131,7 +133,7 @@ class Trace:
         with path.open("w+b") as file:
             file.truncate(size)
             self._map = mmap.mmap(file.fileno(), size)
-        self._step, self._left = step, passage
+        self._step, self._left, self._stream = step, passage, stream
 
     def __call__(self, step: str, partition: Partition) -> None:
         """One step was reached; those between two looks leave nothing to be killed."""
@@ -139,7 +141,7 @@ class Trace:
             return
         at = self._names.index(partition.stream) * self._partitions + partition.number
         self._map[at] = self._steps.index(step) + 1
-        if step == self._step:
+        if step == self._step and self._stream in (None, partition.stream):
             self._map[-1] += 1
             self._left -= 1
             if self._left <= 0:
@@ -180,7 +182,6 @@ def run(asked: dict[str, Any]) -> int:
         MUTANTS[asked["mutant"]]()
     trace = None
     if asked.get("trace"):
-        trace = Trace(
-            place, Path(asked["trace"]), step=asked.get("step"), passage=asked.get("passage", 1)
-        )
+        at = {name: asked[name] for name in ("step", "passage", "stream")}
+        trace = Trace(place, Path(asked["trace"]), **at)
     return asyncio.run(serve(place, trace, asked.get("worker", "worker")))

@@ -113,8 +113,13 @@ class Scenario:
         asyncio.run(append())
 
     @contextmanager
-    def running(self, *, step: str | None = None, passage: int = 1) -> Iterator[Forked]:
-        """A service in a process of its own; it dies at the `passage`-th `step`, if any."""
+    def running(
+        self, *, step: str | None = None, passage: int = 1, stream: str | None = None
+    ) -> Iterator[Forked]:
+        """A service in a process of its own; it dies at the `passage`-th `step`, if any.
+
+        Of a partition of this `stream`, or of any.
+        """
         self._started += 1
         trace = self.folder / f"trace {self._started}"
         asked = {
@@ -127,6 +132,7 @@ class Scenario:
             "mutant": self.mutant,
             "step": step,
             "passage": passage,
+            "stream": stream,
         }
         path = self.folder / f"log {self._started}"
         with path.open("ab") as log:
@@ -157,9 +163,9 @@ class Scenario:
             self.send(per_partition)
             self.kill_at(rarest, 1)
 
-    def kill_at(self, step: str, passage: int) -> None:
+    def kill_at(self, step: str, passage: int, *, stream: str | None = None) -> None:
         """Run a service until it dies at a step; kill it if it gets there no more."""
-        with self.running(step=step, passage=passage) as process:
+        with self.running(step=step, passage=passage, stream=stream) as process:
             self.await_dead(process)
 
     def await_dead(self, process: Forked) -> None:

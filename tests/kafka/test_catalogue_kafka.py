@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -13,6 +12,7 @@ from http.client import HTTPConnection
 from itertools import count
 from pathlib import Path
 from signal import SIGKILL
+from subprocess import DEVNULL, PIPE, Popen
 from threading import Event, Thread
 
 import numpy as np
@@ -33,8 +33,9 @@ from streamdp_adapters.kafka.settings import KafkaSettings
 from streamdp_adapters.kafka.topics import administration
 from tests.kafka.test_rank_and_reward_kafka import loop_on
 from tests.support.asking import free_port
+from tests.support.forking import parent
 from tests.support.loops import rows
-from tests.support.processes import INTERPRETER, MAIN, Process, ended_at_once, until
+from tests.support.processes import MAIN, Process, ended_at_once, until
 from tests.support.publishing import LINES, action, list_record, release
 
 pytestmark = pytest.mark.kafka
@@ -176,21 +177,21 @@ Every third time without the actions of its arguments.
 
 
 @contextmanager
-def node_reader(
-    folder: Path, config: Sequence[str], *excluded: str
-) -> Iterator[subprocess.Popen[bytes]]:
+def node_reader(folder: Path, config: Sequence[str], *excluded: str) -> Iterator[Popen[bytes]]:
     """It, behind a `streamdp watch`."""
     functions = (ROOT / "docs/programs/draw.mjs").read_text().partition("const line = JSON")[0]
     (folder / "reader.mjs").write_text(functions + NODE_READER)
-    watching = [*INTERPRETER, MAIN, "watch", "--stream", "clicks", "--json", *config]
-    with subprocess.Popen(watching, stdout=subprocess.PIPE) as watch:
-        reading = ["node", str(folder / "reader.mjs"), *excluded]
-        with subprocess.Popen(reading, stdin=watch.stdout, stdout=subprocess.PIPE) as node:
-            try:
-                yield node
-            finally:
-                watch.kill()
-                node.kill()
+    watching = ["watch", "--stream", "clicks", "--json", *config]
+    reading = ["node", str(folder / "reader.mjs"), *excluded]
+    with (
+        parent().start(MAIN, watching, stdout=PIPE, stderr=DEVNULL) as watch,
+        Popen(reading, stdin=watch.stdout, stdout=PIPE) as node,
+    ):
+        try:
+            yield node
+        finally:
+            watch.kill()
+            node.kill()
 
 
 def shows(config: Sequence[str]) -> tuple[int, list[int]]:
@@ -210,7 +211,7 @@ def shows(config: Sequence[str]) -> tuple[int, list[int]]:
 class Readers:
     """Three programs that ask for one key all the time, and what they were told, with the time."""
 
-    def __init__(self, port: int, cache: ActionsCache, node: subprocess.Popen[bytes]) -> None:
+    def __init__(self, port: int, cache: ActionsCache, node: Popen[bytes]) -> None:
         self.told: dict[str, list[tuple[float, str]]] = {"http": [], "cache": [], "node": []}
         self.ranked = 0
         self._port, self._cache, self._node = port, cache, node

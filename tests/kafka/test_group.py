@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 
 import pytest
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
@@ -29,6 +27,7 @@ from streamdp_adapters.kafka import (
     static_membership,
 )
 from streamdp_adapters.kafka.static_membership import Name
+from tests.support.forking import parent
 from tests.support.kafka_site import joined
 from tests.support.processes import Process
 
@@ -185,15 +184,10 @@ def _without_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def _killed(broker: Borrowed, topics: StreamTopics) -> None:
     """A process of the name joins, and is killed."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", VICTIM, broker.bootstrap, topics.app],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    with process:
+    names = [broker.bootstrap, topics.app]
+    with parent().start(VICTIM, names, stdout=PIPE, stderr=DEVNULL) as process:
         assert process.stdout is not None
-        assert await asyncio.to_thread(process.stdout.readline) == "joined\n"
+        assert await asyncio.to_thread(process.stdout.readline) == b"joined\n"
         process.send_signal(signal.SIGKILL)
 
 

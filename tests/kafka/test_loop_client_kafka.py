@@ -11,7 +11,7 @@ import pytest
 from streamdp.assembly.recipes import Rewards
 from streamdp.client import Loop, LoopTopics
 from streamdp.ports import StreamTopics
-from streamdp.testing.broker import Borrowed, own_broker
+from streamdp.testing.broker import Borrowed
 from streamdp_adapters.kafka import KafkaTechnology
 from tests.support.loops import Draws, joined, rows
 
@@ -63,35 +63,6 @@ async def test_are_events_those_of_the_page_on_a_broker(
     homes = [await places(technology, topic) for topic in topics]
     assert homes[0] == homes[1]
     assert len(set(homes[0].values())) > 1
-
-
-async def test_does_what_was_written_before_the_broker_came_arrive(
-    fresh_app: Callable[[], str],
-) -> None:
-    """No broker answers at the start: records wait, and none is lost or written twice."""
-    app = fresh_app()
-    topics = LoopTopics(f"{app}.requests", f"{app}.outcomes")
-    with own_broker() as mine:
-        table = {"bootstrap": mine.bootstrap, "single_broker": True}
-        technology = KafkaTechnology.from_settings(table, app=app)
-        pair = StreamTopics(
-            app, "clicks", topics.requests, headers=True, second_input=topics.outcomes,
-            output=f"{app}.events",
-        )  # fmt: skip
-        await technology.administrator().create([pair], partitions=PARTITIONS)
-        mine.kill()
-        async with Loop(technology.producer, Draws(), stream="banners", topics=topics) as loop:
-            for key in KEYS:
-                loop.outcome(loop.choose(key), 1)
-            while not loop.condition.requests.trouble:
-                await asyncio.sleep(0.01)
-            assert loop.condition.requests.waiting == len(KEYS)
-            await asyncio.to_thread(mine.start)
-            assert await asyncio.to_thread(loop.flush)
-            condition = loop.condition
-            assert condition.requests.lost == condition.outcomes.lost == 0
-        assert len(await rows(technology, topics.requests)) == len(KEYS)
-        assert len(await rows(technology, topics.outcomes)) == len(KEYS)
 
 
 async def places(technology: KafkaTechnology, topic: str) -> dict[bytes | None, int]:

@@ -1,4 +1,4 @@
-"""Is everything in the log that `serve` answered for, and nothing that it took back?"""
+"""Is everything in the log that was answered for, by `serve` or a client, and nothing else?"""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 
+from streamdp.client import Loop, LoopTopics
 from streamdp.ports import StreamTopics
 from streamdp.testing.broker import Borrowed, Broker
 from streamdp_adapters.kafka import KafkaTechnology
 from tests.support.asking import free_port
-from tests.support.loops import rows
+from tests.support.loops import Draws, rows
 from tests.support.processes import Process, until
 from tests.support.shop_files import joined_shop
 
@@ -164,6 +165,27 @@ def test_a_frozen_broker_lets_no_rank_hang(
         for _, _, _, headers, _ in asyncio.run(rows(technology, f"{app}.requests"))
     ]
     assert ids == ["before", "frozen", *["later"] * undurable, "after"]
+
+
+def test_does_what_a_client_wrote_before_the_broker_came_arrive(
+    mortal: Broker, fresh_app: Callable[[], str], tmp_path: Path
+) -> None:
+    """No broker answers at the start: records wait, and none is lost or written twice."""
+    app, keys = fresh_app(), [b"k%d" % number for number in range(8)]
+    topics = LoopTopics(f"{app}.requests", f"{app}.outcomes")
+    _, technology = loop_on(mortal, tmp_path, app, free_port(), http="", partitions=3)
+    mortal.kill()
+    with Loop(technology.producer, Draws(), stream="banners", topics=topics) as loop:
+        for key in keys:
+            loop.outcome(loop.choose(key), 1)
+        until(lambda: bool(loop.condition.requests.trouble))
+        assert loop.condition.requests.waiting == len(keys)
+        mortal.start()
+        assert loop.flush()
+        condition = loop.condition
+        assert condition.requests.lost == condition.outcomes.lost == 0
+    for topic in topics:
+        assert len(asyncio.run(rows(technology, topic))) == len(keys)
 
 
 @pytest.mark.long

@@ -53,9 +53,11 @@ _MOST_BYTES = 1 << 17  # of a question, which holds an environment
 class Forked:
     """A started program, as `subprocess.Popen` would show it."""
 
-    def __init__(self, parent: Parent, pid: int, stderr: IO[bytes] | None) -> None:
+    def __init__(
+        self, parent: Parent, pid: int, stdout: IO[bytes] | None, stderr: IO[bytes] | None
+    ) -> None:
         self.pid = pid
-        self.stderr = stderr
+        self.stdout, self.stderr = stdout, stderr
         self.returncode: int | None = None
         self._parent = parent
         self._ended = os.pidfd_open(pid)
@@ -97,8 +99,9 @@ class Forked:
         self, kind: type[BaseException] | None, value: BaseException | None,
         trace: TracebackType | None,
     ) -> None:  # fmt: skip
-        if self.stderr is not None:
-            self.stderr.close()
+        for stream in (self.stdout, self.stderr):
+            if stream is not None:
+                stream.close()
         self.wait()
 
 
@@ -128,7 +131,7 @@ class Parent:
         folder: Path | None = None,
         file_limit: int | None = None,
     ) -> Forked:
-        """The program with these arguments; its stderr goes nowhere, to a file, or to us."""
+        """The program with these arguments; what it says goes nowhere, to a file, or to us."""
         asked = {
             "program": program,
             "arguments": list(arguments),
@@ -137,16 +140,17 @@ class Parent:
             "file_limit": file_limit,
         }
         with _open(os.devnull, os.O_RDWR) as nothing, contextlib.ExitStack() as stack:
-            heard = None
-            if stderr == subprocess.DEVNULL:
-                stderr = nothing
-            elif stderr == subprocess.PIPE:
-                read, stderr = os.pipe()
-                stack.callback(os.close, stderr)
-                heard = os.fdopen(read, "rb")
-            if stdout == subprocess.DEVNULL:
-                stdout = nothing
-            return Forked(self, self.ask(asked, nothing, stdout, stderr), heard)
+
+            def ends(file: int) -> tuple[int, IO[bytes] | None]:
+                """Where it writes, and where we read."""
+                if file != subprocess.PIPE:
+                    return nothing if file == subprocess.DEVNULL else file, None
+                read, write = os.pipe()
+                stack.callback(os.close, write)
+                return write, os.fdopen(read, "rb")
+
+            (out, said), (errors, heard) = ends(stdout), ends(stderr)
+            return Forked(self, self.ask(asked, nothing, out, errors), said, heard)
 
     def run(
         self,
