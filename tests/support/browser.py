@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from base64 import b64decode
 from collections.abc import Callable, Iterator
@@ -39,8 +40,11 @@ class Browser:
             {"Content-Type": "application/json"},
             method=method,
         )
-        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
-            return json.load(answer)["value"]
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+                return json.load(answer)["value"]
+        except urllib.error.HTTPError as error:
+            raise AssertionError(json.load(error)["value"]["message"]) from error
 
     def open(self, url: str) -> None:
         """Go to a page."""
