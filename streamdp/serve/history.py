@@ -448,7 +448,9 @@ class StreamHistory:
 def _gained(evidence: ReleasedSums | ReleasedTables, gains: Floats, shown: Floats) -> Sum:
     """What a block's shows gained together."""
     noise = evidence.noise.on_sums + evidence.noise.on_counts / 4  # a gain is within ±1/2
-    if evidence.room:  # exact counts, and noisy ones of columns without a name, are 0
+    if not evidence.noise.on_counts:
+        gains = gains[shown > 0]  # the sum of what was never shown is noise alone
+    elif evidence.room:  # noisy counts of columns without a name are 0
         there = (shown.reshape(-1, evidence.listed) != 0).any(axis=0)
         gains = gains.reshape(-1, evidence.listed)[:, there]
     return Sum(1, round(shown.sum()), float(gains.sum()), noise * gains.size)

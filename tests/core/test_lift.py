@@ -93,6 +93,14 @@ def test_nothing_is_said_where_nothing_can_be() -> None:
     assert (once.reward.low, once.reward.high, once.more.low, once.more.high) == (0, 1, -1, 1)
 
 
+def test_noise_on_what_was_never_shown_is_in_no_mean() -> None:
+    """It would move what was earned, and widen its interval, for nothing."""
+    two, three = np.array([[60.0, 40.0]]), np.array([[60.0, 40.0, 0.0]])
+    alone = earned(np.array([[-6.0, -12.0]]), two)
+    beside = earned(np.array([[-6.0, -12.0, 30.0]]), three)
+    assert alone.reward == beside.reward
+
+
 def test_noise_may_take_means_below_nothing() -> None:
     """Or above all: an interval's ends are rewards all the same."""
     shown = np.array([[40.0, 40.0]])

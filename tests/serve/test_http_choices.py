@@ -217,7 +217,8 @@ def test_does_a_keys_page_show_the_experiment() -> None:
     assert sum(shown["policy"]) == 1
     (stream,) = status.json["streams"]
     assert (stream["observes"], stream["mechanism"]) == ("feedback", "discrete_laplace")
-    gains, shows = np.array(SUMMED.numbers[:4]) / UNIT, sum(SUMMED.numbers[4:])
+    gains, counts = np.array(SUMMED.numbers).reshape(2, 4)
+    gains, shows = gains[counts > 0] / UNIT, counts.sum()  # of one never shown there is but noise
     mean = min(1, max(0, 0.5 + gains.sum() / shows))
     assert (stream["unit"], stream["earned"]["shows"], stream["earned"]["mean"]) == (
         "clicks", shows, pytest.approx(mean),
@@ -226,6 +227,7 @@ def test_does_a_keys_page_show_the_experiment() -> None:
     assert isinstance(evidence, ReleasedSums)
     error = sqrt(gains.size * evidence.noise.on_sums) / shows
     assert stream["earned"]["standard_error"] == pytest.approx(error)
+    assert learner["lift"]["earned"]["mean"] == pytest.approx(0.5 + gains.sum() / shows)
     (losses,) = asked("/v1/status", about=replace(CLICKS, unit=""))[0].json["streams"]
     assert (losses["unit"], losses["earned"]["mean"]) == (None, pytest.approx(1 - mean))
 

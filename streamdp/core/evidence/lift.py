@@ -119,8 +119,11 @@ class Lift:
         might = np.ones(shown.shape, dtype=np.bool_) if allowed is None else allowed
         shows, rewards = shown.sum(axis=1, keepdims=True), gains + shown / 2
         earned, known = rewards.sum(axis=1, keepdims=True), np.maximum(shown, 1.0)
-        self._all += [len(shown) / parts, shows.sum(), earned.sum(), noise * shown.size]
-        told = might & (shown > 0)
+        there = shown > 0  # the sum of what was never shown is noise alone
+        self._all += [
+            len(shown) / parts, shows.sum(), rewards[there].sum(), noise * np.count_nonzero(there)
+        ]  # fmt: skip
+        told = might & there
         counts = np.column_stack([told, (told | ~might).all(axis=1) & told.any(axis=1)])
         one = shows / known  # what each reward of an action counts in place of all shows
         alike = one * might / np.maximum(might.sum(axis=1, keepdims=True), 1)
