@@ -23,7 +23,7 @@ from streamdp.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
 
     from streamdp.ports import StreamTopics, Technology
     from streamdp.wire.lines import LineOfKey, ListLine
@@ -50,6 +50,8 @@ def watch(
     as_json: AsJson = False,
 ) -> None:
     """Follow a stream's actions: published lines, nothing private.
+
+    The stream's newest list comes first, if there is one: what readers may show.
 
     Examples:
     streamdp watch --stream home
@@ -83,15 +85,25 @@ def watch(
 
 
 async def _follow(technology: Technology, topics: StreamTopics, show: Show) -> None:
+    """The stream's list, if there is one, and only then actions: it may keep readers from them."""
     from asyncio import TaskGroup
 
-    async def each(lines: AsyncIterator[LineOfKey | ListLine]) -> None:
-        async for line in lines:
+    first = await listed(technology, topics)
+    if first is not None:
+        show(first)
+
+    async def lists() -> None:
+        async for line in lists_of(technology, topics, follow=True):
+            if first is None or line.ordinal > first.ordinal:
+                show(line)
+
+    async def actions() -> None:
+        async for line in actions_of(technology, topics, follow=True):
             show(line)
 
     async with TaskGroup() as both:
-        both.create_task(each(lists_of(technology, topics, follow=True)))
-        both.create_task(each(actions_of(technology, topics, follow=True)))
+        both.create_task(lists())
+        both.create_task(actions())
 
 
 async def _once(technology: Technology, topics: StreamTopics, show: Show) -> None:

@@ -279,16 +279,20 @@ def test_does_watch_rank_partitions_as_readers_do() -> None:
     assert max(old, new, key=_rank) is new
 
 
-def test_does_watch_follow_until_interrupted(shop: Path) -> None:
-    """Lines come as they are published, at once."""
+def test_does_watch_follow_until_interrupted(shop: Path, streamdp: Streamdp) -> None:
+    """Lines come as they are published, at once; the newest list before any action."""
+    for change in ("pause", "resume", "pause"):
+        assert streamdp("actions", "home", change, "a", "-c", str(shop)).code == 0
     program = [sys.executable, "-c", "from streamdp.cli import main; main()"]
     with subprocess.Popen(
         [*program, "watch", "-c", str(shop), "--json"], stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
+        first = json.loads(process.stdout.readline())
         keys = {json.loads(process.stdout.readline())["key"] for _ in range(4)}
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
+    assert (first["type"], first["ordinal"], first["paused"]) == ("list", 3, ["a"])
     assert keys == {None, "de", "fr", "it"}
 
 
