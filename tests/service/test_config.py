@@ -62,6 +62,12 @@ def test_is_a_small_configuration_resolved(tmp_path: Path) -> None:
         (('start = "earliest"', 'start = "now"'), "streams.home.start: not usable; expected 'earl"),
         (('start = "earliest"', 'start = "latest"\nepok = 2'), "streams.home.epok: unknown key;"
          " expected epoch"),
+        (('start = "earliest"', 'start = "latest"\nlimits = {epoch = 2}'), "limits.epoch: unknown"
+         " key; expected streams.home.epoch, got epoch"),
+        (('start = "earliest"', 'start = "latest"\nfeedback = {context = {a = ["b"]}}'),
+         "streams.home.feedback.context: unknown key; expected streams.home.context, got context"),
+        (('start = "earliest"', 'start = "latest"\nmost = "2"'), "streams.home.most: unknown key;"
+         " expected streams.home.feedback.most, got most"),
         (('start = "earliest"', 'start = "latest"\nepoch = 0'), "streams.home.epoch: not usable"),
         (('epsilon = "1/2"', ""), "streams.home.learner.epsilon: missing option of reme"),
         (('epsilon = "1/2"', "epsilon = 0.5"), "streams.home.learner.epsilon: not exact; expected"

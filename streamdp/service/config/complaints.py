@@ -8,7 +8,7 @@ place of a transport's table or of a seed.
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -86,11 +86,25 @@ def shown(value: object) -> str:
 
 
 def _known(model: type[BaseModel], place: Place) -> str:
-    """The keys of the table around a place, or the one that was probably meant."""
-    table = _table(model, place[:-1])
-    names = list(table.model_fields) if table is not None else []
-    close = get_close_matches(place[-1], names, n=1)
+    """The keys of the table around a place, or the one that was probably meant.
+
+    A key of this name in a table around this one, or within it, is likelier than a similar name.
+    """
+    *around, name = place
+    names = list(_keys(model, around))
+    others = [around[:depth] for depth in range(len(around) - 1, 0, -1)]
+    others += [[*around, inner] for inner in names]
+    found = [[*other, name] for other in others if name in _keys(model, other)]
+    if found:
+        return " or ".join(".".join(other) for other in found)
+    close = get_close_matches(name, names, n=1)
     return close[0] if close else "one of " + ", ".join(names)
+
+
+def _keys(model: type[BaseModel], place: Sequence[str]) -> Collection[str]:
+    """The keys of the table at a place; none if there is no table."""
+    table = _table(model, place)
+    return () if table is None else table.model_fields
 
 
 def _description(model: type[BaseModel], place: Place) -> str:
@@ -100,7 +114,7 @@ def _description(model: type[BaseModel], place: Place) -> str:
     return field.description or "a value" if field is not None else "a value"
 
 
-def _table(model: type[BaseModel], place: Place) -> type[BaseModel] | None:
+def _table(model: type[BaseModel], place: Sequence[str]) -> type[BaseModel] | None:
     """The type of the table at a place."""
     kind: Any = model
     for part in place:
