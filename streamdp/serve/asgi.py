@@ -43,7 +43,7 @@ def decoded(decode: Callable[[bytes], T], body: bytes, expected: str) -> T:
         return decode(body)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         got = "text that is not UTF-8" if isinstance(error, UnicodeError) else str(error)[:200]
-        raise Rejected(400, f"body: unreadable; expected {expected}, got {got}") from None
+        raise Rejected(400, f"body: unreadable; expected {expected}, got: {got}") from None
 
 
 @dataclass(frozen=True, slots=True)
