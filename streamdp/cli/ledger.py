@@ -27,7 +27,7 @@ from streamdp.cli.common import (
     wait_for,
 )
 from streamdp.cli.exit_codes import ExitCode
-from streamdp.core.errors import InvalidConfig, StateMismatch, refuse
+from streamdp.core.errors import InvalidConfig, StateMismatch, counted, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -112,11 +112,13 @@ def _in_words(value: bytes) -> str:
         of = f"; actions: {named}" if "" in line.actions else ""
         return f"{place:<12} list {line.list_ordinal} {since}; paused: {paused}{of}"
     name, kind = key_word(key_bytes(line)), word(line.kind)
-    drawn = line.estimate if isinstance(line.estimate, float) else word(str(line.action))
+    drawn = f"  {line.estimate}" if isinstance(line.estimate, float) else ""
+    if isinstance(line.action, str):
+        drawn = f"  {word(line.action)}"
     return (
         f"{place:<12} {name:<20} block {line.block:<3} {kind:<14} ε {line.epsilon:<8}"
         f" slots [{line.start}, {line.stop})  records {line.first_offset} … {line.last_offset}"
-        f"  {drawn}"
+        f"{drawn}"
     )
 
 
@@ -323,10 +325,12 @@ def _text(report: dict[str, Any]) -> Iterator[str]:
     for reason in compared["not_read"]:
         yield f"not compared with the ledger: {printable(reason)}"
     if policies := compared["policies"]:
-        again = "published policies were computed again from the ledger's sums"
-        yield f"{policies} {again}: they are the same"
+        were, same = ("policy was", "it is") if policies == 1 else ("policies were", "they are")
+        again = "computed again from the ledger's sums"
+        yield f"{policies:,} published {were} {again}: {same} the same"
     if actions := compared["actions"]:
-        yield f"{actions} published actions are those that the ledger puts in force"
+        of = "action is the one" if actions == 1 else "actions are those"
+        yield f"{actions:,} published {of} that the ledger puts in force"
     for violation in report["violations"]:
         yield f"VIOLATION  {printable(violation)}"
     for of in report["topics"]:
@@ -338,7 +342,7 @@ def _text(report: dict[str, Any]) -> Iterator[str]:
         if of["kept"]:
             verdict = "kept"
         elif seeded := of["seeded_lines"]:
-            verdict = f"NO GUARANTEE, {seeded} lines were drawn from a seed"
+            verdict = f"NO GUARANTEE, {counted(seeded, 'line')} drawn from a seed"
         elif most > Fraction(of["budget"]):
             verdict = "OVER BUDGET"
         else:
@@ -346,7 +350,7 @@ def _text(report: dict[str, Any]) -> Iterator[str]:
         record = "request with its outcomes" if of["assembled_into"] else "record"
         yield (
             f"topic {of['topic']}: the highest charge on any {record} is ε = {highest}{beside},"
-            f" of a budget of {of['budget']}, by {of['lines']} lines: {verdict}"
+            f" of a budget of {of['budget']}, by {counted(of['lines'], 'line')}: {verdict}"
         )
     yield from map(_claimed, report["persons"])
 

@@ -39,7 +39,7 @@ from streamdp.cli.common import (
     reaching,
     wait_for,
 )
-from streamdp.core.errors import InvalidConfig, refuse
+from streamdp.core.errors import InvalidConfig, counted, refuse
 
 if TYPE_CHECKING:
     from streamdp.ports import Headers, StreamTopics, Technology
@@ -132,11 +132,11 @@ def send(
         counts = run(_sent(technology, topics, records, partition))
     count, outcomes = counts[topics.input], counts.get(topics.second_input)
     report: dict[str, object] = {"topic": topics.input, "records": count}
-    text = f"{count} records sent to {topics.input}"
+    text = f"{counted(count, 'record')} sent to {topics.input}"
     if outcomes is not None:
         report = {"requests": count, "outcomes": outcomes}
-        text = f"{count} requests sent to {topics.input}, {outcomes} outcomes to"
-        text += f" {topics.second_input}"
+        text = f"{counted(count, 'request')} sent to {topics.input},"
+        text += f" {counted(outcomes, 'outcome')} to {topics.second_input}"
     print_report(report, lambda _: [text], as_json=as_json)
 
 
@@ -162,7 +162,8 @@ async def _sent(
                     )
                 counts[topic] += len(some)
     except InvalidConfig as error:
-        raise InvalidConfig(f"{error} ({sum(counts.values())} records had been sent)") from None
+        sent = counted(sum(counts.values()), "record")
+        raise InvalidConfig(f"{error} ({sent} had been sent)") from None
     finally:
         await producer.close()
     return counts

@@ -38,6 +38,15 @@ OTHER_TOPICS = (
 """The way out for an assembly whose requests or outcomes give their offsets out again."""
 
 
+def counted(many: int, what: str) -> str:
+    """A number of things, as messages say it.
+
+    >>> counted(1, "key"), counted(6936, "slot")
+    ('1 key', '6,936 slots')
+    """
+    return f"{many:,} {what}" + "s" * (many != 1)
+
+
 class StreamdpError(Exception):
     """Any error that streamdp raises on purpose.
 

@@ -20,7 +20,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
-from streamdp.core.errors import InvalidConfig
+from streamdp.core.errors import InvalidConfig, counted
 from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.core.kinds.kind import Kind
 from streamdp.lab.baselines import Baseline
@@ -43,7 +43,6 @@ from streamdp.lab.common.cells import (
     epsilon_option,
     epsilon_text,
 )
-from streamdp.lab.common.words import counted
 from streamdp.lab.logs.stages import Watch, unwatched
 from streamdp.lab.play import ends_of, likely_best, sees_all_losses, walks
 from streamdp.lab.worlds import World

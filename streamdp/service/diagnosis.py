@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from streamdp.assembly.public import TELLING
-from streamdp.core.errors import ConfigurationMismatch, InvalidConfig, StateMismatch, TransportLost
+from streamdp.core.errors import (
+    ConfigurationMismatch,
+    InvalidConfig,
+    StateMismatch,
+    TransportLost,
+    counted,
+)
 from streamdp.core.events import NO_ARM
 from streamdp.core.evidence.contexts import OTHER, Contexts
 from streamdp.ports import (
@@ -185,11 +191,12 @@ async def _partition(
     remedy = "raise retention now, also of outcomes"
     if stream is not None:
         remedy = "raise retention now"
-        text = f"commit {point.commit_seq}, {point.rows} learners, {text}"
+        text = f"commit {point.commit_seq}, {counted(point.rows, 'learner')}, {text}"
         if decision.saved.older and (
             carry := len(carried_entries_at(stream, partition, decision).carried)
         ):
-            text += f"; {carry} keys of earlier epochs open with their next record, and carry over"
+            text += f"; {counted(carry, 'key')} of earlier epochs will open with the next record"
+            text += " of each, and carry over"
     headroom = point.low_water - taken.first_offset
     kept = f"a rebuild reads from {point.low_water}, input is retained from {taken.first_offset}"
     near = taken.first_offset > 0 and headroom < (taken.end_offset - point.low_water) // 10 + 1
@@ -215,8 +222,8 @@ def _carried(spec: StreamSpec, partition: Partition, decision: Decision) -> str:
         why = disagree if spec.carry else "carry = false"
         if spec.carry and before is not None and not has_its_scale(spec.settings, before):
             why = "another most, and what was clipped cannot be scaled"
-        return f", where {len(keys)} keys open like new ones: {why}"
-    text = f", with what is public of {len(entries.carried)} of {len(keys)} keys"
+        return f", where {counted(len(keys), 'key')} will open like new: {why}"
+    text = f", with what is public of {len(entries.carried)} of {counted(len(keys), 'key')}"
     if len(entries.carried) < len(keys):
         text += "; the others open like new ones (their actions are gone)"
     return text
@@ -339,7 +346,10 @@ async def records(
             findings.append(_listed(stream, feedback.contexts, others, slots))
     verdict = Verdict.GOOD if not unusable else Verdict.PROBLEM
     subject = f"{NOT_PRIVATE}: {stream.input}, format of {stream.stream}"
-    return [*findings, Finding(subject, verdict, f"{unusable} of {looked} records unusable")]
+    return [
+        *findings,
+        Finding(subject, verdict, f"{unusable} of {counted(looked, 'record')} unusable"),
+    ]
 
 
 async def schemas(source: RenewalSource | None) -> list[Finding]:
@@ -423,7 +433,7 @@ async def quarantined(tools: Administrator, stream: StreamTopics, *, count: int)
         Finding(f"{NOT_PRIVATE}: {stream.input} {number}@{offset}", Verdict.WARNING, text)
         for number, offset, text in entries
     ]
-    return [*findings, Finding(subject, Verdict.GOOD, f"{len(entries)} records shown")]
+    return [*findings, Finding(subject, Verdict.GOOD, f"{counted(len(entries), 'record')} shown")]
 
 
 def _entries(batch: Records) -> Iterator[tuple[int, int, str]]:

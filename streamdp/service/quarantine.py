@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from streamdp.core.errors import counted
 from streamdp.ports import Key, Records, StreamTopics, Technology, Value
 from streamdp.wire.formats import Format
 from streamdp.wire.quarantined import quarantined
@@ -94,7 +95,7 @@ class Quarantine:
 
     def line(self) -> str:
         """For the operator: how many records this process has written and dropped."""
-        return f"quarantine: {self.written} records written, {self.dropped} dropped"
+        return f"quarantine: {counted(self.written, 'record')} written, {self.dropped} dropped"
 
     def _set_aside(
         self, partition: int, records: Sequence[Records], offsets: Sequence[int]

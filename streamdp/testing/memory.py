@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from dataclasses import replace
 from typing import Self
 
-from streamdp.core.errors import InvalidConfig, StateMismatch, TransportLost, beyond
+from streamdp.core.errors import InvalidConfig, StateMismatch, TransportLost, beyond, counted
 from streamdp.ports import (
     NO_INPUT,
     Administrator,
@@ -518,7 +518,7 @@ class MemoryAdministrator:
         if partitions > before:
             self._log.create(topic, partitions=partitions)
         grown = Verdict.CHANGED if partitions > before else Verdict.GOOD
-        return Finding(f"topic {topic}", grown, f"{max(before, partitions)} partitions")
+        return Finding(f"topic {topic}", grown, counted(max(before, partitions), "partition"))
 
 
 def _topics(streams: Sequence[StreamTopics]) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import urllib.request
 from functools import partial
 from pathlib import Path
@@ -48,6 +49,8 @@ def test_from_clicks_to_a_policy_through_kills(shop: Shop, streamdp: Streamdp) -
     assert verified.code == 0, verified
     pair = next(row for row in verified.json["topics"] if row["topic"] == "shop.requests")
     assert (pair["highest"], pair["assembled_into"]) == ("1", ["shop.events"])
+    shown = streamdp("ledger", "show", "--config", str(shop.path)).out
+    assert re.search(r"block 1 +sums +ε 1 +slots \[\d+, \d+\)  records \d+ … \d+$", shown, re.M)
     claims = streamdp("ledger", "verify", "--persons", "--config", str(shop.path)).out
     assert "persons of assembly shop.join: 2 events count in each stretch of 5 slots" in claims
     assert "ε = 2 for a person in a key and stretch, 4 over any 5 consecutive slots" in claims

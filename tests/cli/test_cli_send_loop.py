@@ -140,7 +140,7 @@ def test_does_a_trial_need_no_code(streamdp: Streamdp, tmp_path: Path) -> None:
         b'{"key": "fr", "request": "r2", "action": "list", "person": "p1"}\n'
     )
     result = streamdp("send", "--assembly", "join", *config, stdin=lines)
-    assert result.out == "2 requests sent to shop.requests, 1 outcomes to shop.outcomes\n"
+    assert result.out == "2 requests sent to shop.requests, 1 outcome to shop.outcomes\n"
     more = streamdp("send", "--assembly", "join", "--json", *config, stdin=lines[:0])
     assert more.json == {"requests": 0, "outcomes": 0}
     technology = Configuration.load(path, {}).technology()

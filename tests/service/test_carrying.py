@@ -286,7 +286,7 @@ def test_does_another_largest_reward_begin_anew() -> None:
         live(store, replace(first, format=in_twos), 80)
     second = replace(first, format=in_twos, epoch=2)
     assert foretold(store, second).endswith(
-        "where 3 keys open like new ones: another most, and what was clipped cannot be scaled"
+        "where 3 keys will open like new: another most, and what was clipped cannot be scaled"
     )
     live(store, second, 120)
     assert {line.mechanism for line in openings(store, 2).values()} == {"uniform"}
@@ -407,7 +407,7 @@ def test_does_the_doctor_foretell_what_an_epoch_carries_over(made: Callable[...,
     others = foretold(store, stream(made(("x", "y")), epoch=2))
     assert "of 0 of 3 keys; the others open like new ones (their actions are gone" in others
     assert foretold(store, stream(made(MORE), epoch=2, carry=False)).endswith(
-        "where 3 keys open like new ones: carry = false"
+        "where 3 keys will open like new: carry = false"
     )
     damaged = deepcopy(store)
     row = next(at for at in damaged.state if b'"row"' in at)
@@ -416,8 +416,8 @@ def test_does_the_doctor_foretell_what_an_epoch_carries_over(made: Callable[...,
     begun = restore(store, stream(made(MORE), epoch=2))
     store.decide(begun.cut(now=0, pace=Pace(records=1000, seconds=1e9)).commit)
     assert foretold(store, stream(made(MORE), epoch=2)).endswith(
-        " 0 learners, at record 60 of 120; 3 keys of earlier epochs open with their next record,"
-        " and carry over"
+        " 0 learners, at record 60 of 120; 3 keys of earlier epochs will open with the next record"
+        " of each, and carry over"
     )
     live(store, stream(made(MORE), epoch=2), store.end)
     assert {line.mechanism for line in openings(store, 2).values()} == {"carried"}

@@ -386,7 +386,7 @@ FORGERIES: dict[str, tuple[str, Callable[[Lines, Lines], None], str]] = {
         "losses", lambda ledger, actions: an_estimate_gone(ledger), "has no block_regret"
     ),
     "made-up keys that were shown": (
-        "losses", made_up_keys("shown"), "keys have opened in epoch 1, but the state has 3"
+        "losses", made_up_keys("shown"), "keys opened in epoch 1, but the state has 3"
     ),
     "estimates of other slots": ("losses", each(estimates(start=1, stop=2)), "the last that ended"),
     "an estimate that is not configured": (

@@ -601,7 +601,7 @@ def test_commands_ask_the_registry_once_they_are_called(tmp_path: Path) -> None:
         assert kept.asked == []
         said("topics", "create")
         event = json.dumps({"key": "fr", "losses": [0.1, 0.9, 0.3]})
-        assert "1 records sent" in said("send", standard_input=event)
+        assert "1 record sent" in said("send", standard_input=event)
         said("send", "--as-it-is", "--key", "fr", standard_input="no schema at all")
         told = said("doctor", "--sample", "10", ok=False)
         assert "ids 3" in told

@@ -16,7 +16,7 @@ from aiokafka.errors import (
 )
 from aiokafka.structs import TopicPartition
 
-from streamdp.core.errors import InvalidConfig
+from streamdp.core.errors import InvalidConfig, counted
 from streamdp.ports import (
     Finding,
     LastCommit,
@@ -81,9 +81,13 @@ class KafkaAdministrator:
                     answer = await client.create_topics([new])
                     _raise_first(answer.topic_errors)
                     shapes[topic.name] = (count, topic.replicas)
-                    shape = f"{count} partitions, {topic.replicas} replicas, {topic.cleanup}"
+                    shape = f"{counted(count, 'partition')}, {counted(topic.replicas, 'replica')}"
                     done.append(
-                        Finding(f"topic {topic.name}", Verdict.CHANGED, f"made with {shape}")
+                        Finding(
+                            f"topic {topic.name}",
+                            Verdict.CHANGED,
+                            f"made with {shape}, {topic.cleanup}",
+                        )
                     )
             await _until_seen(client, {name: shape[0] for name, shape in shapes.items()})
         return done
@@ -127,7 +131,7 @@ class KafkaAdministrator:
                     raise InvalidConfig(
                         f"topic {name}",
                         "cannot be made smaller",
-                        expected=f"a topic with at most {partitions} partitions",
+                        expected=f"a topic with at most {counted(partitions, 'partition')}",
                         got=there[name][0] if name in there else "no such topic",
                     )
             inputs = {stream.input for stream in streams}

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from functools import partial
 
-from streamdp.core.errors import InvalidConfig, StateMismatch, StreamdpError
+from streamdp.core.errors import InvalidConfig, StateMismatch, StreamdpError, counted
 from streamdp.ports import (
     Finding,
     Headers,
@@ -150,7 +150,7 @@ class SqliteAdministrator:
         there = {name: len(self._files().trusted.heads(name)) for name in _names(streams)}
         made = self._grow([name for name in there if not there[name]], partitions)
         kept = [
-            Finding(f"topic {name}", Verdict.GOOD, f"{count} partitions")
+            Finding(f"topic {name}", Verdict.GOOD, counted(count, "partition"))
             for name, count in there.items()
             if count
         ]
@@ -171,7 +171,7 @@ class SqliteAdministrator:
             before = self._files().trusted.create(topic, partitions)
             verdict = Verdict.CHANGED if before < partitions else Verdict.GOOD
             findings.append(
-                Finding(f"topic {topic}", verdict, f"{max(before, partitions)} partitions")
+                Finding(f"topic {topic}", verdict, counted(max(before, partitions), "partition"))
             )
         return findings
 
@@ -190,7 +190,7 @@ class SqliteAdministrator:
                 Finding(
                     f"topic {topic}",
                     Verdict.GOOD if there else Verdict.PROBLEM,
-                    f"{there} partitions" if there else "missing: create it",
+                    counted(there, "partition") if there else "missing: create it",
                 )
             )
         return findings

@@ -23,15 +23,6 @@ def number(value: float) -> str:
     return f"{value:,.{digits}f}".replace("-", "−")
 
 
-def counted(many: int, what: str) -> str:
-    """A number of things.
-
-    >>> counted(1, "key"), counted(6936, "slot")
-    ('1 key', '6,936 slots')
-    """
-    return f"{many:,} {what}" + "s" * (many != 1)
-
-
 def plus_minus(mean: float, error: float) -> str:
     """A mean with its interval, from its standard error.
 

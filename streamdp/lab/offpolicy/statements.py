@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from streamdp.core.errors import counted
 from streamdp.core.kinds.recipe import config_of
 from streamdp.lab.common.answer import Answer, arms_as_json
 from streamdp.lab.common.cells import epsilon_option, epsilon_text
 from streamdp.lab.common.estimates import MeanReward, PolicyValues, ValueEstimate
-from streamdp.lab.common.words import Statement, counted, in_1000
+from streamdp.lab.common.words import Statement, in_1000
 from streamdp.lab.offpolicy.fold import release_as_json
 from streamdp.lab.offpolicy.likelihood import FEWEST
 from streamdp.lab.offpolicy.question import FeedbackReplay, Method

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from streamdp.core.errors import counted
 from streamdp.lab.common.answer import Answer, Z
 from streamdp.lab.common.cells import RUNNING, epsilon_text
-from streamdp.lab.common.words import Statement, counted, number, per_thousand
+from streamdp.lab.common.words import Statement, number, per_thousand
 from streamdp.lab.logs.clipping import repaired
 from streamdp.lab.replay.figures import gap, share_reached
 from streamdp.lab.replay.replaying import Replay

@@ -10,7 +10,7 @@ from enum import Enum
 from fractions import Fraction
 from typing import TYPE_CHECKING, Self
 
-from streamdp.core.errors import InvalidConfig
+from streamdp.core.errors import InvalidConfig, counted
 from streamdp.core.events import SPARE
 from streamdp.core.evidence.contexts import MOST_ARMS, Contexts
 from streamdp.core.kinds.estimates import Estimate
@@ -132,9 +132,9 @@ class Stream:
             raise InvalidConfig(
                 "limits.most_keys",
                 f"rows of {spec.row_bytes:,} bytes do not fit into limits.memory",
-                expected=f"at most {fitting:,} keys, or memory ≥"
+                expected=f"at most {counted(fitting, 'key')}, or memory ≥"
                 f" {limits.most_keys * spec.row_bytes:,}",
-                got=f"{limits.most_keys:,} keys in {limits.memory:,} bytes",
+                got=f"{counted(limits.most_keys, 'key')} in {limits.memory:,} bytes",
             )
         return replace(spec, most_keys=min(fitting, limits.most_keys))
 

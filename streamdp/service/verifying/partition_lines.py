@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import UNSET
 
 from streamdp.core.arrays import Bools, Ints, Table
-from streamdp.core.errors import InvalidConfig, StateMismatch
+from streamdp.core.errors import InvalidConfig, StateMismatch, counted
 from streamdp.core.events import After, Key
 from streamdp.core.kinds.estimates import ESTIMATES
 from streamdp.core.ledger import TopicCharges
@@ -476,7 +476,7 @@ class PartitionLines:
         if reached is not None and reached.published == reached.recorded:
             opened, least = self._opened, "at least " if reached.away else ""
             if opened < reached.rows or (opened > reached.rows and not reached.away):
-                keys_are = f"{opened} keys have opened in epoch {reached.epoch}"
+                keys_are = f"{counted(opened, 'key')} opened in epoch {reached.epoch}"
                 yield f"{keys_are}, but the state has {least}{reached.rows}"
         owed = rows["owed"].copy()
         owed[self.shown.waiting] = 0
