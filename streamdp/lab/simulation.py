@@ -151,7 +151,9 @@ def simulate(
         ]
         kinds = [cell.learner for cell in cells if not isinstance(cell.learner, OwnRuns)]
         _check_blocks(kinds, size.horizon)
-        tell = watch(f"{world.name}, runs of {len(kinds)} learners", size.runs * len(kinds))
+        tell = watch(
+            f"{world.name}, runs of {counted(len(kinds), 'learner')}", size.runs * len(kinds)
+        )
         played = iter(
             walks(
                 kinds,

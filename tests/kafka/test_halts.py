@@ -129,7 +129,7 @@ async def test_partitions_of_an_expanded_input_wait_for_their_topics(
         ]
         await tools.expand([topics], partitions=2)
         assert {f.verdict for f in await tools.check([topics])} == {Verdict.GOOD}
-        with pytest.raises(InvalidConfig, match="at most 1 partitions"):
+        with pytest.raises(InvalidConfig, match="at most 1 partition"):
             await tools.expand([topics], partitions=1)
         await send(site.technology, topics.input, events(20, keys=KEYS, seed=6), 1)
         await service.until(lambda _: service.view.part(new).position >= 20)

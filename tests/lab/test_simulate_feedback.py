@@ -209,7 +209,7 @@ def test_waits_every_learner_for_late_outcomes() -> None:
     late = simulated(learners, SMALL, delay=2_000, **asked)
     for soon, later in zip(at_once, late, strict=True):
         assert later.mean - 3 * later.error > 2 * soon.mean, (soon, later)
-    assert "small, runs of 1 learners" in stages
+    assert "small, runs of 1 learner" in stages
     assert "converted, ε = 0.5, runs" in stages
     with pytest.raises(InvalidConfig, match="simulate: delay"):
         SimulationSize(delay=-1)
