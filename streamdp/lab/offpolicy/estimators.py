@@ -228,18 +228,16 @@ class Sums:
         return tuple(getattr(self, name) for name in self.__slots__)
 
     @classmethod
-    def by(cls, columns: Sequence[Floats], order: Ints | slice, group: Ints) -> Sums:
-        """Sums of groups that share a number once in order: one column after the other."""
+    def none(cls, groups: int) -> Sums:
+        """No records."""
+        return cls(*(np.zeros(groups) for _ in cls.__slots__))
 
-        def in_order(column: Floats) -> Floats:
-            held = column[order]
+    def add(self, columns: Sequence[Floats], order: Ints | slice, group: Ints) -> None:
+        """Add numbers to those of groups, in order: sums of floats depend on it."""
+        for of, column in zip(self.columns, columns, strict=True):
+            adding = np.maximum if of is self.heaviest else np.add
+            adding.at(of, group, column[order])
             let_go(column)
-            return held
-
-        heaviest = np.zeros(int(group.max()) + 1)
-        np.maximum.at(heaviest, group, in_order(columns[-1]))
-        added = (np.bincount(group, in_order(of)).astype(np.float64) for of in columns[:-1])
-        return cls(*chain(added, [heaviest]))
 
     def so_far(self) -> Sums:
         """The cumulative sums over the groups."""
@@ -260,7 +258,8 @@ class Sums:
 
     def value(self) -> PolicyValues:
         """The value over the records of all groups."""
-        whole = self.by(self.columns, slice(None), np.zeros(len(self.records), dtype=np.int64))
+        whole = Sums.none(1)
+        whole.add(self.columns, slice(None), np.zeros(len(self.records), dtype=np.int64))
         totals = {name: float(getattr(whole, name)[0]) for name in self.__slots__}
         weighted = whole.weighted()
         (low,), (high,) = weighted.interval()

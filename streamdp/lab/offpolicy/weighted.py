@@ -55,6 +55,7 @@ from streamdp.lab.play import (
 from streamdp.lab.workers import IN_PROCESS, Workers
 
 _MOST_CELLS = 1 << 25  # blocks × actions of all keys
+_KEYS = 1 << 14  # whose sums are added up at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,17 +300,15 @@ def _answers(
             for won in keys.by_seed:  # one after the other: sums of floats depend on their order
                 own += won
     order, counts = longest_first(log.counts), schedule.blocks_of(log.counts) + 1
-    block = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    many = arms // len(log.actions) * len(log.allowed)
-    groups = (
-        (np.repeat(begins_of(order, counts), counts) + block)[:, None] * many + np.arange(many)
-    ).ravel()
-    block, whole = np.repeat(block, many), np.zeros_like(groups)  # in the log's order
+    begins, many = begins_of(order, counts), arms // len(log.actions) * len(log.allowed)
     ends = ends_of(schedule, int(counts.max()), longest=int(log.counts.max()))
     for cell, gathered, won, keys in zip(cells, of_groups, by_seed, longest, strict=True):
         columns = gathered.columns()
-        value = Sums.by(columns, groups, whole).value() if mean.records else None
-        so_far = Sums.by(columns, groups, block).so_far()
+        whole, by_block = Sums.none(1), Sums.none(int(counts.max()))
+        for groups, block in _in_order(begins, counts, many):
+            whole.add(columns, groups, np.zeros_like(block))
+            by_block.add(columns, groups, block)
+        value, so_far = whole.value() if mean.records else None, by_block.so_far()
         robust = so_far.robust / np.maximum(so_far.records, 1)
         seen = arms > len(log.actions)  # contexts
         own = over_cells(keys.first, log.in_cells) if seen else keys.first
@@ -324,6 +323,17 @@ def _answers(
             runs=len(bench.seeds),
             value=value,
         )
+
+
+def _in_order(begins: Ints, counts: Ints, many: int) -> Iterator[tuple[Ints, Ints]]:
+    """The places of the groups of some keys in the log's order, `many` for each block, and its
+    number.
+    """
+    for first in range(0, len(counts), _KEYS):
+        some = counts[first : first + _KEYS]
+        block = np.arange(some.sum()) - np.repeat(np.cumsum(some) - some, some)
+        at = np.repeat(begins[first : first + _KEYS], some) + block
+        yield (at[:, None] * many + np.arange(many)).ravel(), np.repeat(block, many)
 
 
 @dataclass(frozen=True, slots=True)
