@@ -60,7 +60,7 @@ PACED = LoopSettings(
     retry_seconds=(0.01,),
     pace=Pace(records=30, seconds=0.5, bytes_a_cut=1),  # rows lag, so a rebuild has to read,
 )
-PATIENCE = 300  # looks after which a life that does not get on is ended: that is seen too
+PATIENCE = 30  # looks after which a life that does not get on is ended; others need up to 3
 Observed = dict[str, object]
 
 
