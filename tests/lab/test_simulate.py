@@ -154,6 +154,7 @@ def test_is_the_default_at_most_096_of_the_best_paper_learner() -> None:
         (["--learners", "follow_the_leader:window=running"], "simulate: a running window"),
         (["--learners", "incumbent_leader:schedule=capped 1"], "too many blocks; .* got 131072"),
         (["--learners", "none"], "learners: unknown"),
+        (["--delay", "5"], "--delay: of feedback; expected --observes feedback with it"),
     ],
 )
 def test_is_what_cannot_be_simulated_refused(arguments: list[str], said: str) -> None:

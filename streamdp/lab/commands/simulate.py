@@ -95,6 +95,9 @@ def simulate(
     if observes not in ("losses", "feedback"):
         expected = "losses | feedback"
         raise InvalidConfig("--observes", "unknown", expected=expected, got=observes)
+    if delay and observes == "losses":
+        expected = "--observes feedback with it: all losses of a block are known at its end"
+        raise InvalidConfig("--delay", "of feedback", expected=expected, got=str(delay))
     if as_json and markdown:
         raise InvalidConfig("--markdown", "not alone", expected="no --json with it", got="both")
     check_places(report)
