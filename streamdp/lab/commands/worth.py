@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -21,7 +22,7 @@ from streamdp.cli.common import (
     known_actions,
     load,
     opened,
-    print_json,
+    print_report,
     wait_for,
 )
 from streamdp.core.errors import refuse
@@ -106,7 +107,8 @@ def worth(
     said = history.earned_beside(most=float(feedback.most or 1), named=len(actions))
     single = actions if contexts or not said else ()
     rows = _rows(tables, forward(tables, policies, contexts), single, asked, since or 0)
-    _tell(rows, tables, said, actions, feedback, as_json=as_json)
+    report = _report(rows, tables, said, actions, feedback)
+    print_report(report, partial(_lines, always=not single), as_json=as_json)
 
 
 class Row(NamedTuple):
@@ -270,68 +272,63 @@ def _shares(where: str, show: Any, actions: list[str]) -> list[float]:
     return [float(given.get(action, 0.0)) for action in actions]
 
 
-def _tell(
+def _report(
     rows: Iterator[Row],
     tables: BlockTables,
     said: dict[str, Any] | None,
     actions: Sequence[str],
     feedback: FeedbackTable,
-    *,
-    as_json: bool,
-) -> None:
-    """Print what was earned beside other shares, and the values, in the rewards' unit."""
-    most = 1.0 if feedback.most is None else float(feedback.most)
-    rows = (row._replace(value=row.value.of(most)) for row in rows)
-    unit = None if feedback.most is None else feedback.reward_unit
-    if as_json:
-        print_json(
+) -> dict[str, Any]:
+    """What was earned beside other shares, and the values, in the rewards' unit."""
+    values = [(row, row.value.of(float(feedback.most or 1))) for row in rows]
+    return {
+        "blocks": tables.blocks,
+        "blocks_of_all_cells": tables.whole,
+        "events": float(tables.shown.sum()),
+        "unit": None if feedback.most is None else feedback.reward_unit,
+        "lift": said and said | {"always": dict(zip(actions, said["always"], strict=True))},
+        "policies": [
             {
-                "blocks": tables.blocks,
-                "blocks_of_all_cells": tables.whole,
-                "events": float(tables.shown.sum()),
-                "unit": unit,
-                "lift": said and said | {"always": dict(zip(actions, said["always"], strict=True))},
-                "policies": [
-                    {
-                        "policy": row.name,
-                        "since_block": row.since,
-                        "blocks": row.blocks,
-                        "mean_reward": row.value.reward.mean if row.blocks else None,
-                        "low": row.value.reward.low,
-                        "high": row.value.reward.high,
-                        "more_than_shown": row.value.lift and asdict(row.value.lift),
-                        "unknown": row.value.unknown,
-                        "pooled": row.value.pooled,
-                    }
-                    for row in rows
-                ],
+                "policy": row.name,
+                "since_block": row.since,
+                "blocks": row.blocks,
+                "mean_reward": value.reward.mean if row.blocks else None,
+                "low": value.reward.low,
+                "high": value.reward.high,
+                "more_than_shown": value.lift and asdict(value.lift),
+                "unknown": value.unknown,
+                "pooled": value.pooled,
             }
-        )
-        return
-    coarse = tables.blocks - tables.whole
+            for row, value in values
+        ],
+    }
+
+
+def _lines(report: dict[str, Any], *, always: bool) -> Iterator[str]:
+    """The report as columns, maybe with always one action where all are alike."""
+    coarse = report["blocks"] - report["blocks_of_all_cells"]
     of = f"; {coarse} of them released coarser tables" if coarse else ""
-    events = f"{float(tables.shown.sum()):,.0f} events"
-    typer.echo(f"{tables.blocks} blocks with {events} (public){of}:")
-    called = "mean reward" if unit is None else f"{unit} a show"
-    if said:
-        typer.echo(f"{called:<26}{'more than was shown':<30}{'by shows':<12}")
-        typer.echo(_beside(said["alike"]) + "all actions alike")
-        always = said["always"] if tables.shown.shape[1] == 1 else ()  # else below, for everybody
-        for name, beside in zip(actions, always, strict=False):
-            typer.echo(f"{_beside(beside)}always {word(name)}")
-    typer.echo(f"{called:<26}{'more than was shown':<30}{'by blocks':<12}")
-    unknown = False
-    for row in rows:
-        reward, lift, known = row.value.reward, row.value.lift, row.value
-        mean = f"{reward.mean:.4f} ({reward.low:.4f} … {reward.high:.4f})"
-        more = "" if lift is None else f"{lift.mean:+.4f} ({lift.low:+.4f} … {lift.high:+.4f})"
-        parts = [(known.unknown, "never shown"), (known.pooled, "from pooled cells")]
-        notes = "".join(f", {share:.0%} {what}" for share, what in parts if share >= 0.005)
-        mean, by = (mean, _ranges(row.blocks)) if row.blocks else ("unknown", "none")
-        typer.echo(f"{mean:<26}{more:<30}{by:<12}{row.name}{notes if row.blocks else ''}")
-        unknown = unknown or not row.blocks
-    if unknown:
-        typer.echo("none: of the blocks that may value it none released a table that says it")
+    yield f"{report['blocks']} blocks with {report['events']:,.0f} events (public){of}:"
+    called = "mean reward" if report["unit"] is None else f"{report['unit']} a show"
+    if said := report["lift"]:
+        yield f"{called:<26}{'more than was shown':<30}{'by shows':<12}"
+        yield _beside(said["alike"]) + "all actions alike"
+        for name, beside in said["always"].items() if always else ():
+            yield f"{_beside(beside)}always {word(name)}"
+    yield f"{called:<26}{'more than was shown':<30}{'by blocks':<12}"
+    for row in report["policies"]:
+        lift, notes, mean, by = row["more_than_shown"], "", "unknown", "none"
+        more = ""
+        if lift is not None:
+            more = f"{lift['mean']:+.4f} ({lift['low']:+.4f} … {lift['high']:+.4f})"
+        if row["blocks"]:
+            mean = f"{row['mean_reward']:.4f} ({row['low']:.4f} … {row['high']:.4f})"
+            by = _ranges(row["blocks"])
+            parts = [(row["unknown"], "never shown"), (row["pooled"], "from pooled cells")]
+            notes = "".join(f", {share:.0%} {what}" for share, what in parts if share >= 0.005)
+        yield f"{mean:<26}{more:<30}{by:<12}{row['policy']}{notes}"
+    if not all(row["blocks"] for row in report["policies"]):
+        yield "none: of the blocks that may value it none released a table that says it"
 
 
 def _beside(of: dict[str, Any] | None) -> str:
