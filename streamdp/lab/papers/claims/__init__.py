@@ -26,6 +26,7 @@ import numpy as np
 
 from streamdp.core.arrays import Floats
 from streamdp.lab.logs.stages import Watch, unwatched
+from streamdp.lab.simulation import PAPERS
 
 Verdict = Literal["reproduced", "not reproduced", "open"]
 
@@ -121,18 +122,10 @@ class Measured:
 
 Claim = Callable[[Effort], Measured]
 
-LEADERS = (
-    "prefix_softmax",
-    "prefix_softmax:cap=none",
-    "noisy_leader:noise=laplace",
-    "noisy_leader:noise=gumbel",
-    "noisy_leader:noise=exponential",
-)
-"""The papers' learners. On Bernoulli losses resampling changes nothing, so it has no row here."""
-
-SHOWN = (*LEADERS, "incumbent_leader")
-"""The growing learner is measured too, though no theorem and so no bound is claimed for it. The
-default, whose blocks stop growing, gives up that regret is independent of the horizon."""
+SHOWN = (*PAPERS, "incumbent_leader")
+"""The papers' learners (resampling has no row: it changes nothing on Bernoulli losses), and the
+growing one, for which no theorem, so no bound, is claimed. The default, whose blocks stop growing,
+gives up that regret is independent of the horizon."""
 
 
 def ratio(top: Floats, bottom: Floats) -> tuple[float, float, float]:

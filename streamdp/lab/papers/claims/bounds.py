@@ -9,8 +9,9 @@ from streamdp.core.calibration import prefix_softmax_rate
 from streamdp.core.regret import leader_bound, prefix_softmax_bound
 from streamdp.lab.common.answer import standard_error
 from streamdp.lab.common.cells import epsilon_text
-from streamdp.lab.papers.claims import LEADERS, ClaimResult, Effort, Measured, Z
+from streamdp.lab.papers.claims import ClaimResult, Effort, Measured, Z
 from streamdp.lab.papers.claims.growth import one_better, run
+from streamdp.lab.simulation import PAPERS
 
 GRID = tuple(
     product((2, 10, 100), (0.02, 0.1, 0.5), (Fraction(1, 20), Fraction(1, 4), Fraction(2)))
@@ -21,7 +22,7 @@ def never_exceeded(size: Effort) -> Measured:
     """The largest regret as a share of its bound, by learner."""
     few = Effort(max(50, size.runs // 4), size.seed)
     findings = []
-    for learner in LEADERS:
+    for learner in PAPERS:
         worst = (0.0, 0.0, "")
         for K, gap, budget in GRID:
             regret = run(learner, budget, one_better(K, gap), horizon=2**20, size=few).regret
