@@ -98,6 +98,10 @@ def test_files_of_a_pattern_are_one_log(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [0.5], "b": [0.5]}), tmp_path / "day2.parquet")
     with pytest.raises(InvalidConfig, match=r"day2\.parquet: another log; expected the columns"):
         open_log(tmp_path / "day*.parquet")
+    short = pa.table({"losses": [[0.5] * 4, [0.5] * 3], "key": [b"a", b"b"]})
+    pq.write_table(short, tmp_path / "day2.parquet")
+    with pytest.raises(InvalidConfig, match=r"day2\.parquet: row 1: losses: length; expected 4"):
+        logged(open_log(tmp_path / "day*.parquet"))
 
 
 def test_columns_of_numbers_are_actions(tmp_path: Path) -> None:

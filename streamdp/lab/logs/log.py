@@ -61,6 +61,14 @@ class Portion:
         """Its slots by key."""
         return group(self.batch.index, len(self.batch.keys))
 
+    @property
+    def begun(self) -> tuple[list[tuple[int, Key]], Ints]:
+        """The keys that have slots here, with the partition, and the offset of each one's first."""
+        grouped, keys = self.grouped, self.batch.keys
+        named = [(self.partition, keys[at]) for at in grouped.touched.tolist()]
+        firsts = grouped.places(np.cumsum(grouped.counts) - grouped.counts)
+        return named, self.batch.offsets[firsts]
+
 
 class LogPart(Protocol):
     """Consecutive rows of a log that are read by themselves, maybe in another process."""
@@ -161,12 +169,17 @@ def portions_of(
 
 
 def portions_of_numbers(
-    tables: Iterable[tuple[NDArray[Any], Columns]], on_bad: OnBad, *, where: str, first: int
+    tables: Iterable[tuple[NDArray[Any], Columns]],
+    on_bad: OnBad,
+    *,
+    where: str,
+    first: int,
+    before: int = 0,  # rows in other files, before this one
 ) -> Iterator[Portion]:
     """Rows of any numbers as portions: checked, and clipped where they are wider than float32."""
     for losses, columns in tables:
         rows = range(first, first + len(losses))
-        check_usable(losses, on_bad, where=where, rows=rows)
+        check_usable(losses, on_bad, where=where, rows=range(first - before, rows.stop - before))
         if losses.dtype == np.float32:
             narrow, clipped = cast("NDArray[np.float32]", losses), 0
         else:

@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 from pyarrow import fs
 
 from streamdp.core.arrays import Ints
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import Key
 from streamdp.lab.common.words import first_line
 from streamdp.lab.logs import ReadOptions, ending
@@ -71,6 +72,7 @@ class Rows:
     units: range  # row groups of Parquet, rows of an IPC file; a CSV file is one unit
     first: int  # the number of its first row in the log
     slots: int
+    before: int  # how many rows of the log are in other files before this one
 
     def batches(
         self, names: Sequence[str], *, portion: int, texts: Sequence[str] = ()
@@ -101,7 +103,7 @@ class Rows:
 
 def rows_of(file: str, *, first: int = 0) -> Iterator[Rows]:
     """The rows of a file in parts, numbered from `first` on: row groups of some size."""
-    kind = ending(file)
+    kind, before = ending(file), first
     if kind == CSV:
         with (
             readable(file, "cannot be read", "a CSV file"),
@@ -109,13 +111,13 @@ def rows_of(file: str, *, first: int = 0) -> Iterator[Rows]:
         ):
             count = sum(batch.num_rows for batch in reader)
         if count:
-            yield Rows(file, range(1), first, count)
+            yield Rows(file, range(1), first, count, before)
         return
     if kind != ".parquet":
         rows = schema_of(file)[1]
         for begin in range(0, rows, _PART_ROWS):
             units = range(begin, min(begin + _PART_ROWS, rows))
-            yield Rows(file, units, first + begin, len(units))
+            yield Rows(file, units, first + begin, len(units), before)
         return
     with readable(file, "cannot be read", "a Parquet file"):
         with pq.ParquetFile(_opened(file)) as parquet:
@@ -126,7 +128,7 @@ def rows_of(file: str, *, first: int = 0) -> Iterator[Rows]:
             rows, size = rows + group.num_rows, size + group.total_byte_size
             full = size >= _PART_BYTES or rows >= _PART_ROWS
             if rows and (full or number == metadata.num_row_groups - 1):
-                yield Rows(file, range(begin, number + 1), first, rows)
+                yield Rows(file, range(begin, number + 1), first, rows, before)
                 begin, first, rows, size = number + 1, first + rows, 0, 0
 
 
@@ -161,15 +163,22 @@ def _opened(file: str) -> Any:
     """A file of this machine or of an object store, open for reading."""
     if "://" not in file:
         return pa.OSFile(file)
-    system, path = fs.FileSystem.from_uri(file)
+    system, path = _stored(file)
     return system.open_input_file(path)
+
+
+def _stored(address: str) -> tuple[Any, str]:
+    """The object store of an address, and the path in it."""
+    with readable(address, "cannot be read", "an object store that this pyarrow knows"):
+        system, path = fs.FileSystem.from_uri(address)
+    return system, path
 
 
 def matching(address: str) -> list[str]:
     """The files of an object store that a pattern with `*` or `?` names, in order."""
     base = re.split(r"[*?]", address, maxsplit=1)[0].rpartition("/")[0]
     with readable(address, "cannot be read", "an address of an object store"):
-        system, folder = fs.FileSystem.from_uri(base)
+        system, folder = _stored(base)
         found = system.get_file_info(fs.FileSelector(folder, recursive=True))
         names = (info.path[len(folder) :] for info in found if info.is_file)
         wanted = address[len(base) :]
@@ -183,6 +192,11 @@ class _Layout:
     actions: tuple[str, ...]
     losses: tuple[str, ...]  # `losses`, or one for each action
     beside: tuple[str, ...]  # those of key, offset and partition that exist
+
+    def __str__(self) -> str:
+        """The columns beside actions, and the first actions."""
+        columns = ", ".join([*(self.losses if self.lists else ()), *self.beside])
+        return f"{columns or 'none'}; {len(self.actions)} actions {', '.join(self.actions[:20])}"
 
     @property
     def lists(self) -> bool:
@@ -208,8 +222,10 @@ class _Part:
 
     def portions(self) -> Iterator[Portion]:
         """The rows, batch by batch."""
-        first = self.rows.first
-        return portions_of_numbers(self._parts(), self.on_bad, where=self.path, first=first)
+        first, before = self.rows.first, self.rows.before
+        return portions_of_numbers(
+            self._parts(), self.on_bad, where=self.path, first=first, before=before
+        )
 
     def keyed(self) -> Iterator[Portion]:
         """The rows without losses: only the columns beside them are read."""
@@ -217,15 +233,17 @@ class _Part:
         if self.layout.beside or ending(self.path) == CSV:
             names = self.layout.beside or self.layout.losses[:1]
             for batch, at in self._batches(names):
-                yield from portions_of({}, self._beside(batch, at), range(at, at + batch.num_rows))
+                begin = self.rows.before + at
+                rows = range(begin, begin + batch.num_rows)
+                yield from portions_of({}, self._beside(batch, at), rows)
         else:
             end = first + self.rows.slots
             for at in range(first, end, portion):
                 yield from portions_of({}, Columns(), range(at, min(at + portion, end)))
 
     def _batches(self, names: Sequence[str]) -> Iterator[tuple[Any, int]]:
-        """Some columns, and the number of each batch's first row."""
-        at = self.rows.first
+        """Some columns, and the number of each batch's first row in the file."""
+        at = self.rows.first - self.rows.before
         texts = [name for name in (KEY,) if name in names]
         for batch in self.rows.batches(names, portion=self.layout.portion, texts=texts):
             yield batch, at
@@ -294,8 +312,8 @@ def open_files(files: Sequence[str], how: ReadOptions, *, name: str) -> Log:
         parts += rows
         layouts.append(_layout(schema, how, rows[0]))
         if layouts[-1] != layouts[0]:
-            expected = f"the columns and actions of {files[0]}"
-            raise wrong(file, "another log", expected=expected, got=schema.names)
+            expected = f"the columns and actions of {files[0]}: {layouts[0]}"
+            raise wrong(file, "another log", expected=expected, got=layouts[-1])
     read = tuple(_Part(rows, layouts[0], how.on_bad) for rows in parts)
     return FileLog(name, layouts[0].actions, sum(part.slots for part in parts), read)
 
@@ -316,6 +334,8 @@ def readable(path: str, what: str, expected: str) -> Iterator[None]:
     """Inside the block pyarrow reads a file; what it cannot read is an error in one line."""
     try:
         yield
+    except InvalidConfig:
+        raise
     except (pa.ArrowException, OSError, ValueError) as error:
         raise wrong(path, what, expected=expected, got=first_line(error)) from None
 

@@ -69,9 +69,7 @@ class _Follower:
     def take(self, portion: Portion) -> None:
         batch, grouped = portion.batch, portion.grouped
         losses, ends = batch.content["losses"], np.cumsum(grouped.counts)
-        born = batch.offsets[grouped.places(ends - grouped.counts)]
-        keys = [batch.keys[at] for at in grouped.touched.tolist()]
-        rows = self._rows.find([(portion.partition, key) for key in keys], born).tolist()
+        rows = self._rows.find(*portion.begun).tolist()
         for row, begin, end in zip(
             rows, (ends - grouped.counts).tolist(), ends.tolist(), strict=True
         ):

@@ -189,14 +189,12 @@ class Places:
 
     def of(self, portion: Portion) -> tuple[Ints, Grouped]:
         """The places of the keys that have slots in a portion, whose slots are counted."""
-        batch, grouped = portion.batch, portion.grouped
-        keys = [(portion.partition, batch.keys[at]) for at in grouped.touched.tolist()]
+        keys, born = portion.begun
         where, new = self._numbers.of(keys)
-        firsts = np.cumsum(grouped.counts) - grouped.counts
-        self._born.append(batch.offsets[grouped.places(firsts[new])])
+        self._born.append(born[new])
         self.slots = grown(self.slots, len(self))
-        self.slots[where] += grouped.counts
-        return where, grouped
+        self.slots[where] += portion.grouped.counts
+        return where, portion.grouped
 
     def counted(self) -> Counted:
         """What is known of the part."""
@@ -284,9 +282,7 @@ class Stretches:
 class PartSums:
     """The sums of the keys of a part: since its begin, at every cut in it, and altogether."""
 
-    of: Ints  # which key
-    cut: Ints  # the slot after which it is cut
-    upto: Ints  # cuts × K
+    cut: list[tuple[Ints, Ints, Ints]]  # which keys, the slots after which they are cut, cuts × K
     total: Ints  # keys × K
 
 
@@ -370,8 +366,7 @@ class PartTally:
 
     def finish(self, keys: int) -> PartSums:
         """What was kept, of so many keys."""
-        of, cut, upto = map(np.concatenate, zip(*self._kept, strict=True))
-        return PartSums(of, cut, upto, self._total[:keys])
+        return PartSums(self._kept, self._total[:keys])
 
 
 # -- add -----------------------------------------------------------------------------------------
@@ -390,8 +385,9 @@ class SumsTally:
     def add(self, rows: Ints, sums: PartSums) -> None:
         """Add the sums of a part, whose keys have these rows."""
         self.total = grown(self.total, int(rows.max()) + 1)
-        of = rows[sums.of]
-        self._keep(of, sums.cut, sums.upto + self.total[of])
+        for which, cuts, upto in sums.cut:
+            of = rows[which]
+            self._keep(of, cuts, upto + self.total[of])
         self.total[rows] += sums.total
         let_go(self.total)
 
