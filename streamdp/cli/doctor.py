@@ -146,5 +146,7 @@ async def _assemblies(
             if sample is not None:
                 looked.append(await requests_apart(tools, spec.topics, count=sample))
                 if spec.recipe.names_arm:
-                    looked.append(await telling(tools, spec.topics, count=sample))
+                    of = configuration.streams[configuration.tables.assemblies[spec.name].stream]
+                    room = of.table.room
+                    looked.append(await telling(tools, spec.topics, count=sample, room=room))
     return looked

@@ -24,6 +24,7 @@ from streamdp.core.errors import (
 )
 from streamdp.core.events import NO_ARM
 from streamdp.core.evidence.contexts import OTHER, Contexts
+from streamdp.core.kinds.names import MOST_NAME_BYTES
 from streamdp.ports import (
     Administrator,
     EntriesThat,
@@ -295,10 +296,13 @@ def _apart(subject: str, homes: Mapping[Key, set[int]], verdict: Verdict, so: st
     return Finding(subject, verdict, text)
 
 
-async def telling(tools: Administrator, topics: StreamTopics, *, count: int) -> Finding:
+async def telling(
+    tools: Administrator, topics: StreamTopics, *, count: int, room: int = 0
+) -> Finding:
     """Check that the newest private requests say nothing outside their contents.
 
-    Headers and lengths are public, so this finding is, too.
+    Headers and lengths are public, so this finding is, too. In a stream with room one length must
+    hold the longest name that may come.
     """
     subject = f"private requests in {topics.input}"
     headers, lengths = set[str](), set[int]()
@@ -310,11 +314,17 @@ async def telling(tools: Administrator, topics: StreamTopics, *, count: int) -> 
         text = f"headers {', '.join(sorted(headers))} say what was shown, or to whom: {_REMEDY}"
     elif len(lengths) > 1:
         text = f"lengths from {min(lengths)} to {max(lengths)} bytes name levels: {_REMEDY}"
+    elif room and lengths and min(lengths) < _LEAST_ROOM:
+        text = (
+            f"{min(lengths)} bytes cannot hold the name of an action that may come: fill all"
+            f" requests up for one of {MOST_NAME_BYTES} bytes, before it names itself by its length"
+        )
     else:
         return Finding(subject, Verdict.GOOD, "one length, and no header that tells")
     return Finding(subject, Verdict.PROBLEM, text)
 
 
+_LEAST_ROOM = len('{"action":""}') + MOST_NAME_BYTES  # bytes, and as many more as the context takes
 _REMEDY = "they are public for good. Write such requests by `Loop`, `rank` or `send --assembly`"
 
 

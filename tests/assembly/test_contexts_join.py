@@ -522,8 +522,21 @@ def test_doctor_finds_requests_that_tell(
         key, value, headers = changed(drawn(who))
         technology.log.append("requests", [(key, value)], headers=[headers], partition=0)
     topics = StreamTopics("shop", "join", "requests", headers=True, second_input="outcomes")
-    found = asyncio.run(telling(technology.administrator(), topics, count=100))
-    assert (found.verdict, said in found.detail) == (verdict, True), found
+    for room in (0, 2):
+        looked = telling(technology.administrator(), topics, count=100, room=room)
+        found = asyncio.run(looked)
+        assert (found.verdict, said in found.detail) == (verdict, True), found
+
+
+def test_doctor_finds_requests_without_space_for_a_name_that_comes() -> None:
+    """They have one length now, and another one as soon as the new action is shown."""
+    technology = log()
+    value = b'{"context":{"device":"phone"},"action":"boots"}'.ljust(112)
+    technology.log.append("requests", [(b"fr", value)] * 2, partition=0)
+    topics = StreamTopics("shop", "join", "requests", headers=True, second_input="outcomes")
+    for room, verdict in ((0, Verdict.GOOD), (1, Verdict.PROBLEM)):
+        found = asyncio.run(telling(technology.administrator(), topics, count=9, room=room))
+        assert (found.verdict, "112 bytes cannot hold" in found.detail) == (verdict, room == 1)
 
 
 # -- a loop, and rank over HTTP ------------------------------------------------------------------
