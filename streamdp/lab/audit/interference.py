@@ -3,13 +3,14 @@
 The shipped engine runs the same log twice, with one slot's content replaced and with releases from
 a script. Everything observable that is not a charged release must then be the same bytes: the
 releases' other columns, what is in force, ledger and refusals, counts and positions, the number,
-names and sizes of saved rows, the text of objects, and the messages of errors.
+names and sizes of saved rows, the text of objects, and the messages of errors; once more where keys
+go idle.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 
@@ -28,8 +29,10 @@ _LIMIT = 4  # the fifth key gets no learner
 _RECORDS = 40
 _SINGLES = 6  # slots that come alone: inside blocks and at an end
 _BLOCKS = 30
-_PLACES = (0, 11, 12, 21, _RECORDS - 1)
-"""The replaced records: a key's first, one inside a block, two of a frame, the last."""
+_IDLE, _LATE = 1000, 9000  # milliseconds
+_PLACES = {None: (0, 11, 12, 21, _RECORDS - 1), _IDLE: (18, 21)}
+"""The replaced records: a key's first, one inside a block, two of a frame, the last; and, where
+keys go idle, one of a block that is open then, and one of a key without a row."""
 _CUTS = (0, 13, 25)
 _KEYS: tuple[Key, ...] = (None, *(key_of(run) for run in range(1, _RUNS)))
 
@@ -42,20 +45,20 @@ def leaks(kind: Kind) -> Iterator[str]:
     extremes, others = row.contents[: row.extremes], row.contents[row.extremes :]
     usual = made_up(row, "leaks", 1, 1)[0, 0, row.headers.shape[1] :]
     contents = (extremes[0], extremes[-1], *others[:: max(1, len(others) // 4)])
-    seen = observe(kind, 0, usual)  # what the log has at its first place: nothing is replaced
-    for place in _PLACES:
-        for content in contents:
-            other = observe(kind, place, content)
+    for idle, places in _PLACES.items():
+        seen = observe(kind, 0, usual, idle)  # what the log has there: nothing is replaced
+        for place, content in product(places, contents):
+            other = observe(kind, place, content, idle)
             yield from (name for name in other if other[name] != seen.get(name))
             yield from (name for name in seen if name not in other)
 
 
-def observe(kind: Kind, place: int, content: Slots) -> Observed:
+def observe(kind: Kind, place: int, content: Slots, idle: int | None = None) -> Observed:
     """Everything observable about an engine that reads this content at this place."""
-    engine, row = _engine(kind), neighbours_of(kind)
+    engine, row = _engine(kind, idle), neighbours_of(kind)
     seen: Observed = {}
     drawn: list[Release] = []
-    log = _log(kind, place, content)
+    log = _log(kind, place, content, idle)
     for number, batch in enumerate(log):
         try:
             releases = engine.apply_batch(batch)
@@ -63,16 +66,21 @@ def observe(kind: Kind, place: int, content: Slots) -> Observed:
             return seen | {f"batch {number}: refused": repr(error).encode()}
         drawn += releases
         seen |= _of_releases(f"batch {number}: ", releases)
-        seen |= _of_saves(f"save after batch {number}: ", engine.save(most=2))
+        seen |= _of_saves(
+            f"save after batch {number}: ", engine.save(most=2 if idle is None else 1)
+        )
     public = row.headers[0]
     for single in range(_SINGLES):
         slot, none = np.concatenate([public, content])[None], np.zeros(1, np.int64)
-        one = row.batch([key_of(1)], none, slot, none + engine.position, None)
+        times = None if idle is None else none + _LATE
+        one = row.batch([key_of(1)], none, slot, none + engine.position, times)
         seen |= _of_releases(f"alone {single}: ", engine.apply_batch(one))
     seen["repr of a batch"] = repr(log[0]).encode()
     seen |= _of_engine(engine)
     seen["error: a record again"] = _said(lambda: engine.apply_batch(log[0]))
     seen |= _of_saves("save: ", engine.save())
+    if idle is not None:
+        return seen | {"time": repr(engine.ages()).encode()}
     without = [release for release in drawn if release.identity.block != 1]
     seen["error: a release missing"] = _said(lambda: _finished(_again(kind, log, without)))
     try:
@@ -84,7 +92,7 @@ def observe(kind: Kind, place: int, content: Slots) -> Observed:
     return seen | {f"again: {name}": value for name, value in again.items()}
 
 
-def _engine(kind: Kind) -> Engine:
+def _engine(kind: Kind, idle: int | None = None) -> Engine:
     """The shipped engine with releases from a script."""
     actions = len(kind.actions)
     runs, blocks = np.arange(_RUNS)[:, None], np.arange(_BLOCKS + 1)
@@ -94,32 +102,31 @@ def _engine(kind: Kind) -> Engine:
         windows=np.full((_RUNS, _BLOCKS + 1), 1 << 63, dtype=np.uint64),
         coins=np.zeros((_RUNS, _RECORDS, actions), dtype=np.bool_),
     )
-    return engine_of(Scripted(kind).as_kind, ScriptedRandomness(script), limit=_LIMIT)
+    return engine_of(Scripted(kind).as_kind, ScriptedRandomness(script), limit=_LIMIT, idle=idle)
 
 
-def _log(kind: Kind, place: int, content: Slots) -> list[Batch]:
+def _log(kind: Kind, place: int, content: Slots, idle: int | None) -> list[Batch]:
     """Three batches of records of five keys, one of them the null key; some records are frames.
 
-    The later two are under lists, each of which pauses an action, if the kind follows lists.
+    The later two are under lists, each of which pauses an action, if the kind follows lists. Where
+    keys go idle, the first record of the last one finds all of them so, and one comes back.
     """
     row, many = neighbours_of(kind), innermost(kind).evidence.listed
     slots = made_up(row, "leaks", 1, _RECORDS)[0]
     slots[place, row.headers.shape[1] :] = content
     index = np.arange(_RECORDS) * 3 % 11 % _RUNS
     index[20:24] = 2  # two frames of one key
+    if idle is not None:
+        index[_CUTS[-1] :] = 1
     offsets = np.arange(_RECORDS)
     offsets[20:24] = [20, 20, 22, 22]
     named = many - kind.actions[:many].count(SPARE)
     lists = [(cut, TakenHere(np.arange(many) != at, named)) for at, cut in enumerate(_CUTS) if at]
     story = Story(
-        "leaks",
-        _KEYS,
-        index,
-        slots,
-        offsets,
-        (*_CUTS, _RECORDS),
+        "leaks", _KEYS, index, slots, offsets, (*_CUTS, _RECORDS),
+        times=None if idle is None else np.where(offsets < _CUTS[-1], _IDLE, _LATE),
         lists=tuple(lists if many else ()),
-    )
+    )  # fmt: skip
     return [story.part(row, *of) for of in pairwise(story.cuts)]
 
 

@@ -53,6 +53,19 @@ def saves_losers_first(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Bank, "longest_unsaved", by_content)
 
 
+@leak(said="rows and sizes")
+def saves_losers_first_that_go_idle(patch: pytest.MonkeyPatch) -> None:
+    drop = Engine._drop
+
+    def by_content(self: Engine, before: int) -> None:
+        sums = dict(zip(self._bank.keys, self._bank.private["sums"].sum(axis=1), strict=False))
+        drop(self, before)
+        rows = self._going_idle.items()
+        self._going_idle = dict(sorted(rows, key=lambda row: -sums.get(row[0], 0)))
+
+    patch.setattr(Engine, "_drop", by_content)
+
+
 @leak(said="refused")
 def refuses_bad_records(patch: pytest.MonkeyPatch) -> None:
     """An error where another content would have been taken."""
