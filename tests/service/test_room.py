@@ -49,7 +49,16 @@ from streamdp.wire.revising import (
     with_resumed,
 )
 from streamdp.wire.state import EpochLearner, decode_learner
-from tests.service.test_lists import FIELDS, Life, Lines, Site, first_list, in_cells, in_contexts
+from tests.service.test_lists import (
+    FIELDS,
+    RECORDS,
+    Life,
+    Lines,
+    Site,
+    first_list,
+    in_cells,
+    in_contexts,
+)
 from tests.service.test_lists import stream as plain_stream
 from tests.support.protocol_model import Store, restore
 from tests.support.services import QUICK, Between, Room
@@ -145,9 +154,15 @@ class RoomyLife(Life):
                 names = tuple(name for name in self.lists[at].actions if name != SPARE)
 
 
+def records(contexts: bool) -> int:
+    """Of a life; policies of contexts take five times as long."""
+    return 110 if contexts else RECORDS
+
+
 @cache
 def lived(seed: int, contexts: bool, played: str) -> Life:
-    return RoomyLife(random.Random(seed), roomy(contexts, played)).tell()
+    stream = roomy(contexts, played)
+    return RoomyLife(random.Random(seed), stream, many=records(contexts)).tell()
 
 
 def told(contexts: bool, played: str = "header") -> Life:
@@ -248,7 +263,7 @@ class FullLife(RoomyLife):
 @pytest.mark.parametrize("contexts", [False, True])
 def test_where_the_room_is_full_every_name_has_its_part(contexts: bool, played: str) -> None:
     """Also while nothing is paused, when a list allows all columns that there are."""
-    life = FullLife(random.Random(1), roomy(contexts, played)).tell()
+    life = FullLife(random.Random(1), roomy(contexts, played), many=records(contexts)).tell()
     assert life.wrong() == []
     compared = 0
     for record in life.store.actions:
