@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import csv
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
-from os import getpid, kill
 from pathlib import Path
-from signal import SIGKILL
 from typing import Any
 
 import msgspec
@@ -52,6 +50,7 @@ from streamdp.wire.lines import TakenList
 from streamdp.wire.unprotected import MEMBER, NOT_PRIVATE
 from streamdp_adapters.sqlite import Sqlite
 from tests.support.command_line import run_command
+from tests.support.losing import Mortal
 from tests.support.replayed import Pieces
 from tests.support.shown_logs import ACTIONS, UNEVEN, made_up, without_propensities
 
@@ -131,7 +130,7 @@ def test_files_of_a_pattern_are_one_log_whoever_reads_their_parts(
             (IN_PROCESS, ReadOptions()),
             (pool, ReadOptions()),
             (far, ReadOptions()),
-            (_Mortal(pool, tmp_path / f"lost{ending}"), named),
+            (Mortal(pool, tmp_path / f"lost{ending}"), named),
         )
     ]
     pool.close()
@@ -437,37 +436,6 @@ def test_a_long_log_is_mapped_and_says_the_same(
     assert _close(mapped) == _close(held)
 
 
-@dataclass(frozen=True, slots=True)
-class _Fatal:
-    """Work that kills the first process that begins it."""
-
-    work: Callable[[Any], Any]
-    mark: Path
-
-    def __call__(self, part: Any) -> Any:
-        if not self.mark.exists():
-            self.mark.touch()
-            kill(getpid(), SIGKILL)
-        return self.work(part)
-
-
-@dataclass(frozen=True, slots=True)
-class _Mortal:
-    """Workers of which one is killed."""
-
-    workers: Workers
-    mark: Path
-    apart: bool = True
-
-    @property
-    def near(self) -> Workers:
-        assert self.workers.near is self.workers
-        return self
-
-    def map(self, work: Callable[[Any], Any], parts: Iterable[Any]) -> Iterator[Any]:
-        return self.workers.map(_Fatal(work, self.mark), parts)
-
-
 def _asked(logged: Any, learners: str) -> Callable[[Workers], FeedbackReplay]:
     """A question about a log of many keys; of losses of all actions if nothing is logged."""
     question = replace(QUESTION, learners=tuple(learners.split(",")))
@@ -513,7 +481,7 @@ def test_cells_are_played_by_other_processes_and_again_where_one_is_lost(
             mark = tmp_path / executor.partition(":")[2].replace("/", "")
             loses = executor not in ("pool:1", "pool:4")
             for ask, answer in zip(asked, here, strict=True):
-                found = ask(_Mortal(workers, mark) if loses else workers)
+                found = ask(Mortal(workers, mark) if loses else workers)
                 assert json.dumps(as_json(found)) == answer
             assert mark.exists() == loses
 

@@ -6,10 +6,9 @@ import json
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from os import getpid, kill
+from dataclasses import replace
 from pathlib import Path
-from signal import SIGKILL, SIGTERM
+from signal import SIGTERM
 from subprocess import PIPE, Popen
 from typing import Any
 
@@ -29,13 +28,14 @@ from streamdp.lab.common.bench import Bench
 from streamdp.lab.common.cells import RUNNING, Cell, parse_candidates, parse_epsilons
 from streamdp.lab.logs import ReadOptions, open_log
 from streamdp.lab.logs.converting import convert
-from streamdp.lab.logs.log import FileLog, LogPart, Portion
+from streamdp.lab.logs.log import FileLog, LogPart
 from streamdp.lab.replay.curves import answers
 from streamdp.lab.replay.replaying import Question, replay_log
 from streamdp.lab.replay.reported import as_json
 from streamdp.lab.replay.running import follow
 from streamdp.lab.replay.summing import StretchSums, Summed, sum_log
 from streamdp.lab.workers import IN_PROCESS, Pool, Workers, workers_of
+from tests.support.losing import FatalPart, killed
 from tests.support.replayed import (
     EVERYONE,
     FIRST,
@@ -194,23 +194,6 @@ def test_are_questions_that_cannot_be_asked_refused() -> None:
         replay_log(Pieces(np.zeros((0, 4), np.float32)), QUESTION)
 
 
-@dataclass(frozen=True, slots=True)
-class _Fatal:
-    """A part that kills the first process that reads its losses."""
-
-    part: LogPart
-    mark: Path
-
-    def portions(self) -> Iterator[Portion]:
-        if not self.mark.exists():
-            self.mark.touch()
-            kill(getpid(), SIGKILL)
-        yield from self.part.portions()
-
-    def keyed(self) -> Iterator[Portion]:
-        yield from self.part.keyed()
-
-
 class _LastFirst:
     apart = True
 
@@ -229,7 +212,7 @@ def _in_parts(folder: Path, made: Pieces) -> tuple[FileLog, FileLog]:
     assert isinstance(log, FileLog)
     assert len(log.parts) > 4
     parts: list[LogPart] = list(log.parts)
-    parts[2] = _Fatal(parts[2], folder / "killed")
+    parts[2] = FatalPart(parts[2], folder / "killed")
     return log, replace(log, parts=tuple(parts))
 
 
@@ -343,9 +326,5 @@ def test_a_part_at_which_workers_are_lost_again_and_again_is_an_error(
     monkeypatch.setattr("streamdp.lab.workers._LOSSES", 2)
     pool = Pool.of_processes(1)
     with pytest.raises(InvalidConfig, match="rows 5 to 9: workers are lost; expected"):
-        list(pool.map(_killed, ["rows 5 to 9"]))
+        list(pool.map(killed, ["rows 5 to 9"]))
     pool.close()
-
-
-def _killed(part: str) -> None:
-    kill(getpid(), SIGKILL)
