@@ -151,6 +151,18 @@ def test_is_the_running_leader_the_live_one() -> None:
         assert curve.regret[at] == pytest.approx(total, abs=1e-9)
 
 
+def test_with_many_keys_the_running_leader_is_played_only_if_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It takes key by key, and holds all keys under all seeds."""
+    log = made_up(60, seed=7, keys=3)
+    for few, learners, plays in ((6, "", True), (5, "", False), (5, f",{RUNNING}", True)):
+        monkeypatch.setattr("streamdp.lab.replay.replaying.FEW_RUNS", few)
+        asked = parse_candidates(f"incumbent_leader{learners}")
+        question = Question(asked, (None,), (1,))
+        assert (replay_log(log, question).running is not None) == plays
+
+
 def test_do_sums_that_went_to_a_file_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     log, asked = made_up(900, seed=8, keys=6), cells(EVERYONE[:2])
     in_memory = [
@@ -171,6 +183,8 @@ def test_do_small_parts_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streamdp.lab.play._WORDS", 8)
     monkeypatch.setattr("streamdp.lab.replay.curves._WORDS", 9000)
     monkeypatch.setattr("streamdp.lab.replay.curves._VALUES", 64)
+    monkeypatch.setattr("streamdp.lab.replay.cuts._WINDOWS", 8)
+    monkeypatch.setattr("streamdp.lab.common.bench._TAGS", 3)
     assert [
         curve.course.as_json() | {"regret": curve.regret.tolist()} for curve in _curves(log, asked)
     ] == at_once

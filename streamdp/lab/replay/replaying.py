@@ -1,8 +1,8 @@
 """`replay_log`: a question about a log, and the answer, which is the content of a report.
 
 Beside the given candidates a replay always runs *follow the leader*: block by block (dyadic), which
-costs nothing more, and slot by slot if the log is small or the learner is asked for by name (it
-needs a pass of its own).
+costs nothing more, and slot by slot if the log is small and has few keys, or the learner is asked
+for by name (it needs a pass of its own, takes each key by itself, and holds all of them in memory).
 """
 
 from __future__ import annotations
@@ -39,6 +39,9 @@ from streamdp.lab.workers import IN_PROCESS, Workers
 
 SMALL_LOG = 20_000_000
 """Losses (slots × K) up to which slot-by-slot follow-the-leader always runs: a second or two."""
+
+FEW_RUNS = 1 << 20
+"""Keys × seeds up to which it always does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,9 @@ def replay_log(
     base, played = answers(summed, cells, question.bench, points, workers.near)
     found = {answer.cell: answer for answer in played}
     report(len(cells))
-    for cell in work.running_cells:
+    asked, runs = set(work.running_cells) & set(work.asked), len(summed.rows) * len(question.seeds)
+    running = work.running_cells if asked or runs <= FEW_RUNS else ()
+    for cell in running:
         tell = watch(cell.name, log.slots)
         found[cell] = follow(log, cell, summed, question.bench, base, progress=tell)
     return Replay(
@@ -113,7 +118,7 @@ def replay_log(
         base=base,
         answers=tuple(found[cell] for cell in work.asked),
         leader=found[work.leader],
-        running=next((found[cell] for cell in work.running_cells), None),
+        running=next((found[cell] for cell in running), None),
     )
 
 
