@@ -647,8 +647,8 @@ def walks(
     """Play many runs of some kinds in one world, as many at once as fit in memory.
 
     Where nothing changes, nearly all blocks of a long run of votes come when the action in force is
-    settled. So at first an eighth of the runs is played to the horizon. These say how many must be,
-    so that the tails of all others add no more than `_ADDED` to the variance of the mean regret.
+    settled. So at first an eighth of the runs is played to the horizon, then twice as many, until
+    the tails of all others add no more than `_ADDED` to the variance of the mean regret.
 
     Of several worlds with as many actions, each run is in the next one. `number` tells worlds apart
     that are played under one seed. With `delay` the loss of a shown action is known this many slots
@@ -661,8 +661,8 @@ def walks(
     first = 0
     while first < runs:
         needed = (tally.needed(runs) for tally in played)
-        more = [whole for whole in needed if first < whole < runs]
-        last = min(runs, max(2 * first, ceil(min(more)))) if more else runs
+        more = [whole for whole in needed if first < whole < inf]
+        last = min(runs, 2 * first or ceil(min(more))) if more else runs
         stops = [tally.stop(runs) for tally in played]
         looking = [of for of in zip(kinds, stops, strict=True) if sees_all_losses(of[0])]
         cuts = len(shared_cuts(worlds, looking, horizon)) if looking else 0
