@@ -296,6 +296,7 @@ async def test_an_administration_that_is_cancelled_leaves_no_connection_open(
         gc.collect()  # what is still open warns, and a warning is an error
 
 
+@pytest.mark.long
 @pytest.mark.system("node")
 def test_no_reader_shows_what_is_paused_whoever_is_killed_beside_traffic(
     broker: Borrowed, fresh_app: Callable[[], str], tmp_path: Path

@@ -137,6 +137,7 @@ def test_is_a_frozen_owner_that_wakes_up_harmless(
     assert made.findings(uncommitted(broker.bootstrap, made)) == []
 
 
+@pytest.mark.long
 def test_is_nothing_lost_or_doubled_while_workers_come_and_go(
     broker: Borrowed, fresh_app: Callable[[], str], tmp_path: Path
 ) -> None:

@@ -131,6 +131,7 @@ class Weather:
         return Fate(fate)
 
 
+@pytest.mark.long
 def test_every_block_is_released_once_whichever_request_is_lost_or_late(
     proxied_broker: Borrowed, proxy: Proxy, fresh_app: Fresh, tmp_path: Path
 ) -> None:

@@ -22,12 +22,15 @@ import pytest
 from deploy.example.start import NEW, RESTOCKED
 from tests.support.browser import CONTRAST, Browser, browser, keep
 from tests.support.documents import ROOT
-from tests.support.running import until
+from tests.support.prometheus_server import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.long, pytest.mark.system("chromium", "chromedriver")]
 
 LATEST_SALE = 4.0
 """Seconds without a sale after which no made-up visitor buys: the window is shorter."""
+
+PATIENCE = 540.0
+"""Seconds in which it must have learned; a quiet machine takes 20."""
 
 START = [sys.executable, "deploy/example/start.py"]
 
@@ -44,7 +47,8 @@ def opened() -> Iterator[str]:
         for line in started.stdout:
             lines.append(line)
             if address := re.search(r"the shop is open after \d+ s: (http://\S+)", line):
-                until(lambda: has_learned(address[1]))  # a browser would take from its time
+                # A browser would take from its time.
+                assert eventually(lambda: has_learned(address[1]), within=PATIENCE), lines
                 yield address[1]
                 break
     finally:

@@ -29,6 +29,8 @@ from tests.support.streams import events
 
 pytestmark = pytest.mark.slow
 
+TOKEN = "a token of some length"
+
 
 def test_serve_beside_run_ends_with_it_and_its_own_end_does_not_stop_learning(
     tmp_path: Path,
@@ -193,40 +195,33 @@ def test_is_a_key_s_first_learned_action_served_everywhere(tmp_path: Path) -> No
     assert readers_disagree(place) == {}
 
 
-def test_health_asks_where_the_configuration_says(tmp_path: Path, streamdp: Streamdp) -> None:
+def test_is_tls_spoken_the_token_asked_for_and_health_asked_where_the_configuration_says(
+    tmp_path: Path, streamdp: Streamdp
+) -> None:
     """TLS and port follow the file; nobody there is exit code 1."""
     write_certificates(tmp_path)
-    tls = f'certificate_file = "{tmp_path}/server.pem"\nkey_file = "{tmp_path}/server.pem"'
-    place = Place(tmp_path, tls, scheme="https")
-    ask = ("health", "-c", str(place.path))
-    with place.running():
-        for more, url in (
-            ((), f"http://127.0.0.1:{place.operations_port}"),
-            (("--serve",), place.url),
-        ):
-            until(lambda more=more: streamdp(*ask, *more).code == 0)  # type: ignore[misc]
-            assert streamdp(*ask, *more).out == f"{url}/healthz: 200\n"
-    for more in ((), ("--serve",)):
-        dead = streamdp(*ask, *more)
-        assert (dead.code, "no good answer; expected 200" in dead.err) == (1, True)
-
-
-def test_is_tls_spoken_and_the_token_asked_for(tmp_path: Path) -> None:
-    write_certificates(tmp_path)
-    (tmp_path / "token").write_text("a token of some length")
+    (tmp_path / "token").write_text(TOKEN)
     more = (
         f'certificate_file = "{tmp_path}/server.pem"\nkey_file = "{tmp_path}/server.pem"\n'
         f'token_file = "{tmp_path / "token"}"'
     )
     place = Place(tmp_path, more, scheme="https")
+    ask = ("health", "-c", str(place.path))
     with place.running():
+        for words, url in (
+            ((), f"http://127.0.0.1:{place.operations_port}"),
+            (("--serve",), place.url),
+        ):
+            until(lambda words=words: streamdp(*ask, *words).code == 0)  # type: ignore[misc]
+            assert streamdp(*ask, *words).out == f"{url}/healthz: 200\n"
         trusting = ssl.create_default_context(cafile=tmp_path / "ca.pem")
         with HttpActions(place.url, {"home": "z"}, tls=trusting, token="wrong") as actions:
             until(lambda: "status 401" in tried(actions))
-        with HttpActions(
-            place.url, {"home": "z"}, tls=trusting, token="a token of some length"
-        ) as actions:
+        with HttpActions(place.url, {"home": "z"}, tls=trusting, token=TOKEN) as actions:
             assert tried(actions) == ""
+    for words in ((), ("--serve",)):
+        dead = streamdp(*ask, *words)
+        assert (dead.code, "no good answer; expected 200" in dead.err) == (1, True)
 
 
 def tried(actions: HttpActions) -> str:
@@ -240,7 +235,7 @@ def tried(actions: HttpActions) -> str:
 
 def test_is_the_operator_told_what_is_not_private_on_every_line(tmp_path: Path) -> None:
     port = free_port()
-    (tmp_path / "token").write_text("a token of some length")
+    (tmp_path / "token").write_text(TOKEN)
     operations = (
         f'operator_listen = "127.0.0.1:{port}"\noperator_token_file = "{tmp_path / "token"}"'
     )
@@ -252,9 +247,7 @@ def test_is_the_operator_told_what_is_not_private_on_every_line(tmp_path: Path) 
         operator = f"http://127.0.0.1:{port}/"
         with pytest.raises(urllib.error.HTTPError, match="401"):
             urllib.request.urlopen(operator, timeout=60)
-        asking = urllib.request.Request(
-            operator, headers={"Authorization": "Bearer a token of some length"}
-        )
+        asking = urllib.request.Request(operator, headers={"Authorization": f"Bearer {TOKEN}"})
         with urllib.request.urlopen(asking, timeout=60) as answer:
             lines = answer.read().decode().splitlines()
         assert all(line.startswith("NOT PRIVATE") for line in lines)
