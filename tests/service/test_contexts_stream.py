@@ -524,7 +524,7 @@ def test_what_send_writes_is_observed_in_its_cell(
     (tmp_path / name).write_bytes(events)
     asked = ("--rows", "2") if how == "frames" else ()
     sent = streamdp("send", str(tmp_path / name), "-c", str(configuration.path), *asked)
-    assert sent.out == f"{count} records sent to shown\n", sent
+    assert sent.out == f"{count} {'record' if count == 1 else 'records'} sent to shown\n", sent
     reading = ReadOptions(actions=ACTIONS, format=form, format_options=options)
     feedback = configuration.streams["clicks"].feedback
     log = topic_log(configuration.technology(), "shown", reading, feedback, name="shown")
