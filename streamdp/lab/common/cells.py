@@ -52,7 +52,8 @@ GROUP = "streamdp.laboratory"
 PLAYS_ITSELF: dict[str, Callable[..., Any]] = {}
 """Recipes of learners of feedback that no service runs and the player cannot play: what ends a
 release follows from what they show themselves. What they make brings its own loops: `simulated`
-(`simulation`), `on_losses` and `on_draws` (`offpolicy.question`), `audited` (`commands.audit`)."""
+(`simulation`), `on_losses` and `on_draws`, with what adds them up (`offpolicy.question`),
+`audited` (`commands.audit`)."""
 
 
 @cache

@@ -15,7 +15,7 @@ error that names the row. With `on_bad = "null"` it counts as it would live: an 
 arm, an unusable outcome is the loss 1/2. Numbers outside [0, 1] are clipped, and counted.
 
 A log may be several files, and of object stores. Its parts (row groups, or as many lines) are read
-by workers (`lab.workers`) and joined in the log's order.
+by workers (`lab.workers`), who write them where they stand in the log's columns.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 The unit of work is a share: some keys, and the cells of the grid that are played on them side by
 side, so that what they have in common is summed and drawn once. Workers play shares, in this
 process or in others (`lab.workers`). What a share says of its keys depends on nothing else, and
-this process adds shares up in their order: the answer is the same whoever played them.
+this process adds shares up in their order: the answer is the same whoever played them. Learners
+that play themselves are shared out in the same way, a learner and some keys at a time.
 """
 
 from __future__ import annotations
