@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import exp, inf, log, tanh
+from math import exp, inf
 
 import numpy as np
 
@@ -99,46 +99,39 @@ class Noisy:
         """How many random words a row's draw reads first: two for each number that has noise."""
         return 2 * sum(many for many, scale in self.parts if scale is not None)
 
+    @property
+    def exactly(self) -> Bools:
+        """Which numbers of each row have no noise."""
+        none = np.tile(self.sizes == 0, (len(self.exact), 1))
+        return none if self.beyond is None else none | self.beyond
+
     def broken(self, released: Ints, words: Words) -> Bools:
         """Which rows released something else than these words say."""
-        low, high, scales = np.zeros(self.exact.shape), np.zeros(self.exact.shape), self.sizes
-        if (noisy := scales > 0).any():
-            low[:, noisy], high[:, noisy] = noise_bounds(scales[noisy], words)
-        noise = released - self.exact
-        if self.beyond is not None:
-            low[self.beyond] = high[self.beyond] = 0
+        low, high, sizes = np.zeros(self.exact.shape), np.zeros(self.exact.shape), self.sizes
+        if (noisy := sizes > 0).any():
+            low[:, noisy], high[:, noisy] = noise_bounds(sizes[noisy], words)
+        none, noise = self.exactly, released - self.exact
+        low[none] = high[none] = 0
         return np.asarray(((noise < low) | (noise > high)).any(axis=1))
 
     def log_probability(self, released: Ints) -> Floats:
         """ln of the chance of what each row released: (1 − q)/(1 + q) · q^|y|, q = e^(−1/scale)."""
-        noise, logs = np.abs(released - self.exact), np.zeros(len(released))
-        for number, scale in enumerate(self.scales):
-            none = self.none(number)
-            logs[none & (noise[:, number] > 0)] = -np.inf
-            if scale is not None:
-                law = log(tanh(0.5 / float(scale))) - noise[:, number] / float(scale)
-                logs += np.where(none, 0.0, law)
+        noise, none = np.abs(released - self.exact), self.exactly
+        with np.errstate(divide="ignore", invalid="ignore"):
+            laws = np.log(np.tanh(0.5 / self.sizes)) - noise / self.sizes
+        logs: Floats = np.where(none, np.where(noise > 0, -np.inf, 0.0), laws).sum(axis=1)
         return logs
 
     def widest(self) -> float:
-        """The largest log-ratio of what two rows release."""
-        sizes = np.tile(self.sizes, (len(self.exact), 1))
-        if self.beyond is not None:
-            sizes[self.beyond] = 0
-        worst = 0.0
-        for row, known in zip(self.exact, sizes == 0, strict=True):
+        """The largest log-ratio of what two rows release, of rows whose scales are the same."""
+        none, worst = self.exactly[0], 0.0
+        for row in self.exact:
             moved = np.abs(self.exact - row)
-            if moved[:, known].any():
+            if moved[:, none].any():
                 return inf
-            noisy = ~known
-            worst = max(worst, float((moved[:, noisy] / sizes[:, noisy]).sum(axis=1).max()))
+            ratios = (moved[:, ~none] / self.sizes[~none]).sum(axis=1)
+            worst = max(worst, float(ratios.max()))
         return worst
-
-    def none(self, number: int) -> Bools:
-        """In which rows a number has no noise."""
-        if self.scales[number] is None or self.beyond is None:
-            return np.full(len(self.exact), self.scales[number] is None)
-        return self.beyond[:, number]
 
 
 Law = Choice | Noisy

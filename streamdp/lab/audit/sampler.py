@@ -183,10 +183,9 @@ class _Sampled:
         rows = {of: np.repeat(at[:1], len(released), axis=0) for of, at in columns.items()}
         law = neighbours_of(self.kind).law(name, rows, self.during[block])
         assert isinstance(law, Noisy)
-        noise, found, moved = released - law.exact, list[tuple[Ints, Floats]](), 0
+        noise, none, found = released - law.exact, law.exactly, list[tuple[Ints, Floats]]()
         for number, scale in enumerate(law.scales):
-            none = law.none(number)
-            moved += int(np.count_nonzero(noise[none, number]))
-            if scale is not None and not none.all():
-                found.append((noise_classes(noise[~none, number], scale), noise_law(scale)))
-        return found, moved
+            if scale is not None and not none[:, number].all():
+                drawn = noise[~none[:, number], number]
+                found.append((noise_classes(drawn, scale), noise_law(scale)))
+        return found, int(np.count_nonzero(noise[none]))

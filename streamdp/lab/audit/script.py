@@ -97,8 +97,7 @@ class Seen:
             read = np.concatenate([law.sums, numerators], axis=1)
         else:
             read = law.exact
-            for number in range(read.shape[1]):
-                self.known[name][runs, blocks, number] = law.none(number)[known]
+            self.known[name][runs, blocks, : read.shape[1]] = law.exactly[known]
         self.read[name][runs, blocks, : read.shape[1]] = read[known]
 
 
