@@ -9,15 +9,17 @@ import numpy as np
 import pytest
 
 from streamdp.core.arrays import Ints
+from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.kinds.kind import Kind
 from streamdp.core.learners import Leader, learner_of
+from streamdp.core.learners.feedback import FEEDBACK_RECIPES
 from streamdp.core.randomness import (
     Purpose,
     Randomness,
     SeededRandomness,
     SystemRandomness,
 )
-from streamdp.lab.audit import Chi2, sampler
+from streamdp.lab.audit import Chi2, Findings, sampler
 from streamdp.lab.audit.sampler import chi2
 from streamdp.lab.commands.audit import SHIPPED
 from tests.support.structures import one_of_each
@@ -87,3 +89,19 @@ def test_chi2_pools_what_is_rare() -> None:
     rare = np.array([60.0, 39.0, 1.0])
     assert chi2(np.array([60, 40, 0]), rare).statistic < 1
     assert not chi2(np.array([0, 0, 100]), rare).passed
+
+
+def test_noise_is_compared_where_keys_have_it() -> None:
+    """Keys of one table that gets finer are at tables of their own: a number of the finer ones has
+    noise for some of them alone.
+    """
+    fields = Contexts.read({"device": ["phone"]})
+    kind = FEEDBACK_RECIPES["policy_contexts"](
+        actions=fields.arms(("a", "b")), epsilon="1", context=fields, played="value"
+    )
+    few = Findings(kind, 0, 256).few
+    tests = list(
+        sampler.sample(few, randomness=SeededRandomness("audit"), samples=200, longest=256)
+    )
+    assert len({fit.samples for _, fit in tests}) > 1
+    assert all(fit.passed for _, fit in tests)

@@ -86,8 +86,9 @@ def sample(
             if moved:
                 yield "numbers that are exact have noise", Chi2(moved, 0.0, samples)
             for classes, law in drawn:
-                observed = np.bincount(classes, minlength=len(law))
-                yield "noise does not follow the law of its scale", chi2(observed, law * samples)
+                observed = np.bincount(classes[classes >= 0], minlength=len(law))
+                expected = law * observed.sum()
+                yield "noise does not follow the law of its scale", chi2(observed, expected)
             if isinstance(blank_law(kind, first), Choice):
                 chosen = seen.released[first, block][:, 0]
                 shares = np.bincount(chosen, minlength=len(kind.actions)) / samples
@@ -99,8 +100,10 @@ def sample(
 
 def _of_two(one: Ints, first: Floats, other: Ints, second: Floats) -> Chi2:
     """Test whether two columns have these laws and are independent."""
-    observed = np.bincount(one * len(second) + other, minlength=len(first) * len(second))
-    return chi2(observed, np.outer(first, second).ravel() * len(one))
+    both = (one >= 0) & (other >= 0)
+    pairs = one[both] * len(second) + other[both]
+    observed = np.bincount(pairs, minlength=len(first) * len(second))
+    return chi2(observed, np.outer(first, second).ravel() * len(pairs))
 
 
 def _by_key(releases: Releases, samples: int) -> Ints:
@@ -175,7 +178,7 @@ class _Sampled:
         return np.asarray((np.exp(logs) * (counts / counts.sum())[:, None]).sum(axis=0))
 
     def noises(self, name: str, block: int) -> tuple[list[tuple[Ints, Floats]], int]:
-        """Of each number the class of each key's noise, and the chances of the classes.
+        """Of each number the class of each key's noise (−1: none), and the chances of the classes.
 
         And how many numbers without noise are not what they should be.
         """
@@ -186,6 +189,7 @@ class _Sampled:
         noise, none, found = released - law.exact, law.exactly, list[tuple[Ints, Floats]]()
         for number, scale in enumerate(law.scales):
             if scale is not None and not none[:, number].all():
-                drawn = noise[~none[:, number], number]
-                found.append((noise_classes(drawn, scale), noise_law(scale)))
+                classes = noise_classes(noise[:, number], scale)
+                classes[none[:, number]] = -1
+                found.append((classes, noise_law(scale)))
         return found, int(np.count_nonzero(noise[none]))
