@@ -130,7 +130,7 @@ def test_is_the_default_at_most_096_of_the_best_paper_learner() -> None:
     few = [instance for instance in STATIONARY if instance.actions <= 100]
     many = [instance for instance in STATIONARY if instance.actions > 100]
     sizes = (  # other draws: instances are independent
-        (few, SimulationSize(runs=100)), (many, SimulationSize(runs=20, seed=2)),
+        (few, SimulationSize(runs=140)), (many, SimulationSize(runs=20, seed=2)),
     )  # fmt: skip
     outcomes = [
         outcome
