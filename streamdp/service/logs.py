@@ -2,10 +2,10 @@
 
 `EVENTS` is the whole list; a test compares it with the code. Lines go to standard error: JSON, or
 text on a terminal. Other libraries' messages from warnings on appear as the event ``library``,
-without anything that might quote content: aiokafka's text, which names topics and nodes, and that
-of streamdp's own client, which names streams and actions, in full; of other libraries the unfilled
-template; of exceptions the type and where they were raised (an exception's text may quote what it
-was about).
+without anything that might quote content: aiokafka's text, which names topics and nodes, in full;
+of others the unfilled template; of exceptions the type and where they were raised (an exception's
+text may quote what it was about). What streamdp's own client says is the event ``client``, in full:
+it names streams and actions.
 
 What is tried again and again (`_ENDS`) is logged once in `_RARELY_SECONDS` for each cause, until it
 has succeeded: an outage is one line at its beginning, one a minute, and one at its end. A partition
@@ -65,6 +65,7 @@ EVENTS = {
     "credentials_read": "a listener's token or certificate has changed and is used from now on",
     "credentials_unusable": "changed files of a listener cannot be used; the earlier ones stay",
     "operator_listening": f"{NOT_PRIVATE}: the operator's listener is at `address`",
+    "client": "what readers and writers of topics say here: an action is paused, records wait",
     "library": "a library's warning, without any content",
     "loop_exception": "an exception in a task that nothing awaited: a defect",
 }
@@ -203,7 +204,8 @@ class LogRelay(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Log one message of another library."""
         package = record.name.partition(".")[0]
-        line = record.name, record.getMessage() if package == _OWN else str(record.msg)
+        own = package == _OWN
+        line = record.name, record.getMessage() if own else str(record.msg)
         if unheard.get() or self._said.repeats(line, self._clock()):
             return
         trusted = package in _TRUSTED_WORDS
@@ -215,7 +217,10 @@ class LogRelay(logging.Handler):
             fields["exception"] = record.exc_info[1].__class__.__name__
             fields["where"] = where_raised(record.exc_info[1])
         tell = self._log.error if record.levelno >= logging.ERROR else self._log.warning
-        tell("library", **fields)
+        if own:
+            tell("client", **fields)
+        else:
+            tell("library", **fields)
 
 
 def watch_loop(

@@ -73,7 +73,6 @@ class Resource(Enum):
 
     TOPIC = 2
     GROUP = 3
-    CLUSTER = 4
     TRANSACTION = 5
 
 

@@ -115,8 +115,8 @@ def test_the_client_of_streamdp_is_heard_whatever_it_names(stream: io.StringIO) 
     logs.set_up(level="info", style="json", stream=stream)
     for number in (1, 2, 2):
         logging.getLogger("streamdp.client").warning("list %d: action boots is paused", number)
-    said = [line["detail"] for line in lines(stream)]
-    assert said == ["list 1: action boots is paused", "list 2: action boots is paused"]
+    said = [(line["event"], line["detail"]) for line in lines(stream)]
+    assert said == [("client", f"list {number}: action boots is paused") for number in (1, 2)]
 
 
 def test_an_outage_is_a_line_at_once_one_a_minute_and_one_at_its_end(stream: io.StringIO) -> None:
