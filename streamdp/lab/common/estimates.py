@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from math import isfinite, nan
 from typing import Any
 
+from streamdp.lab.common.words import interval
+
 
 @dataclass(frozen=True, slots=True)
 class ValueInterval:
@@ -43,7 +45,7 @@ class MeanReward:
             return "unknown"
         if self.clicks is None:
             return f"{self.value:.4g} ± {self.high - self.value:.2g}"
-        return f"{self.value:.3g} ({self.low:.2g} – {self.high:.2g})"
+        return f"{self.value:.3g} ({interval(self.low, self.high)})"
 
     def as_json(self) -> dict[str, float | None]:
         """For programs; `read` gives it back."""

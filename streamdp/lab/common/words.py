@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil, floor, inf, log10
 from typing import NamedTuple
 
 
@@ -30,6 +31,19 @@ def plus_minus(mean: float, error: float) -> str:
     '100 ± 1.96'
     """
     return f"{number(mean)} ± {number(1.96 * error)}"
+
+
+def interval(low: float, high: float) -> str:
+    """The ends of an interval: two digits, or as many as say a fifth of how wide it is.
+
+    >>> interval(0.0023, 0.0081), interval(0.05661, 0.05708), interval(112.2, 123.4)
+    ('0.0023 – 0.0081', '0.0566 – 0.0571', '112 – 123')
+    """
+    most, wide = max(abs(low), abs(high)), high - low
+    if not 0 < wide < inf:
+        return f"{low:.3g} – {high:.3g}"
+    digits = max(2, min(6, ceil(log10(5 * most / wide)))) - 1 - floor(log10(most))
+    return " – ".join(f"{end:,.{max(0, digits)}f}" for end in (low, high))
 
 
 def in_1000(reward: float) -> str:

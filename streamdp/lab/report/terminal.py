@@ -10,7 +10,7 @@ from rich.measure import Measurement
 from rich.table import Table as Drawn
 
 from streamdp.lab.common.estimates import MeanReward
-from streamdp.lab.common.words import number, plus_minus
+from streamdp.lab.common.words import interval, number, plus_minus
 from streamdp.lab.report import Kind
 from streamdp.wire.unprotected import NOT_PRIVATE
 
@@ -149,7 +149,7 @@ def _estimates(answer: Json) -> list[str]:
         f"{value['mean_weight']['value']:.2f}",
         f"{value['snips']['value']:.3g}",
         f"{value['ips']['value']:.3g}",
-        f"{low:.2g} – {high:.2g}",
+        interval(low, high),
     ]
 
 
