@@ -272,6 +272,8 @@ def test_a_given_learner_stands_beside_the_shipped_ones() -> None:
     words = " ".join(invoked(*asked).stdout.split())
     assert "the best action changes every 9,000 slots" in words
     assert "Recommended: policy_" in words
+    beside = str(invoked(*asked, "--traffic", "9").exception)  # no days are said of them
+    assert "--traffic: cannot be planned; expected no --changes-every with it" in beside
 
 
 # -- which largest reward counts -----------------------------------------------------------------
@@ -323,6 +325,9 @@ def test_a_column_is_read_and_a_file_without_zeros_is_asked_about(tmp_path: Path
         ("0\n0\n", [], "says nothing of rewards"),
         ("a,b\n1,2\n", ["--column", "c"], "lacks the column; expected one of a, b, got 'c'"),
         ("1\n", ["--rate", "0.1"], "--rate: cannot be planned; expected no --rewards with it"),
+        ("1\n", ["--seed", "2"], "--seed: cannot be planned; expected no --rewards with it"),
+        ("1\n", ["--horizon", "9"], "--horizon: cannot be planned; expected no --rewards with it"),
+        ("1\n", ["--epsilon", "1,2"], "--epsilon: cannot be planned; expected one ε"),
         ("1\n", ["--gap", "0"], "--gap: cannot be planned; expected above 0, in the unit"),
     ],
 )

@@ -89,6 +89,8 @@ ColumnOption = Annotated[
     str | None, typer.Option(help="--rewards: the column's name, of a CSV file.")
 ]
 
+_HORIZON = 1_000_000
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -116,7 +118,7 @@ def plan(
     stream: OneStream = None,
     observes: ObservesOption = None,
     learner: LearnerOption = None,
-    horizon: Annotated[int, typer.Option(help="Slots of one key.")] = 1_000_000,
+    horizon: Annotated[int, typer.Option(help="Slots of one key.")] = _HORIZON,
     target_regret: Annotated[
         float | None, typer.Option(help="Find the ε that keeps the regret below this.")
     ] = None,
@@ -152,7 +154,9 @@ def plan(
         "--base": base, "--target-regret": target_regret, "--rate": rate, "--traffic": traffic,
         "--markdown": markdown or None, "--context": context, "--interactions": interactions,
         "--changes-every": changes_every, "--learner": learner, "--column": column,
-        "--keys": None if keys == 1 else keys,
+        "--rewards": rewards, "--keys": None if keys == 1 else keys,
+        "--horizon": None if horizon == _HORIZON else horizon,
+        "--seed": None if seed == 1 else seed,
     }  # fmt: skip
     given = {name: value for name, value in named.items() if value is not None}
     for name, needed, there in (
@@ -170,7 +174,7 @@ def plan(
         raise _refused("--epsilon", expected=expected, got=f"{len(several)} of them")
     asked = _asked(actions, several[0] if several else None, config, stream, learner)
     if rewards is not None:
-        _refuse_beside("--rewards", given, (*_OF["losses"], *_OF["feedback"], "--changes-every"))
+        _refuse_beside("--rewards", given, (*_OF["losses"], *_OF["feedback"], *_SIMULATED))
         _most(rewards, column, asked, gap, as_json=as_json)
         return
     kind = observes or asked.observes or "losses"
@@ -222,7 +226,7 @@ def plan(
     if changes_every is not None:
         if kind == "losses":  # ways to go on are compared, whatever the learner
             _refuse_beside("--changes-every", given, ("--learner",))
-        _refuse_beside("--changes-every", given, ("--target-regret",))
+        _refuse_beside("--changes-every", given, ("--target-regret", "--traffic"))
         changing, answers = plan_changes(wish, asked.epsilon, every=changes_every)
         figures = figures_of(wish, answers, changing, changes_every)
     else:
@@ -240,7 +244,10 @@ _OF = {
 }
 """Options of each kind of stream."""
 
-_OF_ONE_EPSILON = {"--changes-every", "--target-regret", "--markdown"}
+_SIMULATED = ("--changes-every", "--keys", "--horizon", "--seed")
+"""Options of what is played, where no formula answers."""
+
+_OF_ONE_EPSILON = {"--changes-every", "--target-regret", "--markdown", "--rewards"}
 
 
 def _refuse_beside(option: str, given: Mapping[str, object], others: Iterable[str]) -> None:
