@@ -26,6 +26,7 @@ from streamdp.core.segments import Grouped
 from streamdp.lab.common.answer import Answer
 from streamdp.lab.common.bench import Bench
 from streamdp.lab.common.cells import RUNNING, Cell, parse_candidates, parse_epsilons
+from streamdp.lab.common.mapped import Mapped, grown, held
 from streamdp.lab.logs import ReadOptions, open_log
 from streamdp.lab.logs.converting import convert
 from streamdp.lab.logs.log import FileLog, LogPart
@@ -342,3 +343,14 @@ def test_a_part_at_which_workers_are_lost_again_and_again_is_an_error(
     with pytest.raises(InvalidConfig, match="rows 5 to 9: workers are lost; expected"):
         list(pool.map(killed, ["rows 5 to 9"]))
     pool.close()
+
+
+def test_a_mapped_array_grows_in_its_file() -> None:
+    """Nothing is copied, and other processes need not find the file for it."""
+    array = held((1 << 19,), np.int64)
+    assert isinstance(array, Mapped)
+    array[:] = 1
+    longer = grown(grown(array, len(array) + 1), 3 << 19)
+    assert (len(longer), longer.sum()) == (1 << 21, 1 << 19)
+    longer[0] = 7
+    assert array[0] == 7

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -212,7 +213,7 @@ async def test_what_cannot_be_written_is_refused_and_never_quoted(
         answer = await shop.post(target, body)
         assert answer.status == status
         assert b"7.25" not in answer.body
-        assert status != 400 or (b"; expected " in answer.body and b", got" in answer.body)
+        assert status != 400 or re.search(rb"; expected .*, got:? ", answer.body)
         assert await rows(technology, "requests") == await rows(technology, "outcomes") == []
 
 

@@ -8,10 +8,9 @@ written stays in memory until it is let go (`let_go`), so it is let go piece by 
 from __future__ import annotations
 
 import mmap
+import os
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from os import getpid
-from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, Literal
 from weakref import finalize
@@ -32,6 +31,7 @@ class Mapped(np.memmap[Any, Any]):
 
     _place: str | None = None  # of the file of a whole array, never of a part of one
     _mode: Literal["r", "r+"] = "r"  # in which other processes map it
+    _file: IO[bytes] | None = None  # of a whole array that this process made
 
     @classmethod
     def of(
@@ -45,7 +45,7 @@ class Mapped(np.memmap[Any, Any]):
     ) -> Mapped:
         """All of a file without a name, which is kept as long as the array."""
         array = cls(file, kind, mode, shape=shape)
-        array._place, array._mode = place_of(file), others
+        array._place, array._mode, array._file = place_of(file), others, file
         finalize(array, file.close)
         return array
 
@@ -58,8 +58,9 @@ class Mapped(np.memmap[Any, Any]):
 
     def longer(self, shape: tuple[int, ...]) -> NDArray[Any]:
         """The same rows and more, in the same file: nothing is copied."""
-        assert self._place is not None
-        return Mapped.of(Path(self._place).open("r+b"), self.dtype, "r+", shape)
+        assert self._file is not None
+        again = os.fdopen(os.dup(self._file.fileno()), "r+b")
+        return Mapped.of(again, self.dtype, "r+", shape)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """The place of the file; the content of a part of an array."""
@@ -70,7 +71,7 @@ class Mapped(np.memmap[Any, Any]):
 
 def place_of(file: IO[bytes]) -> str:
     """Where other processes of this machine find an open file that has no name."""
-    return f"/proc/{getpid()}/fd/{file.fileno()}"
+    return f"/proc/{os.getpid()}/fd/{file.fileno()}"
 
 
 def held(shape: tuple[int, ...], kind: DTypeLike) -> NDArray[Any]:
